@@ -9,7 +9,7 @@ PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
 
-# An interpreter that somebody named is used or refused; only the default gives way to a newer one.
+# An interpreter that PYTHON names is used or refused; only the default gives way to a newer one.
 MAKE_VENV := $(if $(filter file,$(origin PYTHON)),env -u PYTHON,PYTHON='$(PYTHON)') tools/venv
 RUN := .venv/bin/python
 TYPED := $(wildcard src tests bench examples)
@@ -33,16 +33,16 @@ servers: ## install the servers that tests start, or name what is missing
 demo: setup ## watch durable agents at work; a worker is killed (ONCE=1: one round, then end)
 	@$(RUN) examples/demo.py $(if $(ONCE),--once)
 
-test: setup servers lint types ## everything: lint, types, all tests
+test: setup servers lint types ## lint, types and all tests that are not marked full
 	@$(RUN) -m pytest -n $(JOBS) $(ARGS)
 
-test-full: setup servers lint types ## the same on each Python from 3.11 on that is found here
+test-full: setup servers lint types ## everything, on each Python from 3.11 on that is found here
 	@tools/test-full -n $(JOBS) $(ARGS)
 
 check: setup servers lint types ## lint, types and the fast tests
 	@$(RUN) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
-fmt: setup ## format the code and mend what can be mended by itself
+fmt: setup ## format the code, and fix what ruff can fix
 	@$(RUN) -m ruff check --fix-only --quiet .
 	@$(RUN) -m ruff format .
 
@@ -56,7 +56,7 @@ types: setup ## mypy, strict
 	@$(RUN) -m mypy $(TYPED)
 
 soak: setup servers ## property tests and seeded schedules with fresh seeds (MINUTES=10)
-	@HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
+	@TEST_FULL=1 HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
 	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
 faults: setup servers ## kill, stop and starve real processes; an independent checker judges (an hour)

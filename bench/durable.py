@@ -19,7 +19,7 @@ from durable_sections import NAMES, PEERS, POSTGRES, SECTIONS, SQLITE, Section
 from goals import MISSED
 from lag import RESULTS, facts, fresh, sampled, show_progress, table
 from measure import FAILED
-from poolhand.testing import ServerMissing
+from private_server import ServerMissing
 
 LONGEST = 300.0
 TITLES = {SQLITE: "Stored jobs: SQLite", POSTGRES: "Stored jobs: PostgreSQL"}

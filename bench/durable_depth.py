@@ -101,7 +101,7 @@ def take_depth(case: Case, where: str) -> dict[str, float]:
 async def _depth(case: Case, where: str) -> dict[str, float]:
     import poolhand
     from durable_ours import url_of, verbs
-    from poolhand.rules.queue.pool_spec import PoolSpec, pool_id
+    from poolhand.rules.queue.stored_desk import PoolSpec, pool_id
 
     queue = poolhand.fair_round_robin() if case.keys else poolhand.fifo()
     spec = PoolSpec(POOL, pool_id("app", "", POOL), queue=queue)

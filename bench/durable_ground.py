@@ -36,8 +36,8 @@ def files(root: str) -> Iterator[Ground]:
 @contextmanager
 def server(root: str) -> Iterator[Ground]:
     """Databases of one server, which lives where temporary files go; `root` is not needed."""
-    from poolhand.testing import PostgresServer
     from postgres_server import database, settings_of
+    from private_server import PostgresServer
 
     with PostgresServer() as running:
         facts = {

@@ -24,7 +24,7 @@ from poolhand.contract import (
 )
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.pool_spec import PoolSpec, pool_id
+from poolhand.rules.queue.stored_desk import PoolSpec, pool_id
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
 
@@ -202,7 +202,7 @@ async def verbs(url: str, spec: PoolSpec | None = None) -> AsyncIterator[Verbs]:
 
 
 async def by_verbs(jobs: int, where: str) -> dict[str, float]:
-    """The store alone: no tasks, no keeper, no slots; audit is written by the store."""
+    """The store alone: no tasks, no store thread, no slots; audit is written by the store."""
     async with verbs(url_of(where)) as ours:
         await ours.fill(jobs)
         await ours.drain(jobs)

@@ -17,33 +17,33 @@ TOP = 30
 
 
 def profile(ground: Ground) -> None:
-    """Print what costs most itself: each phase, on the loop of the user and on the keeper.
+    """Print what costs most itself: each phase, on the loop of the user and on the store thread.
 
     One thread at a time: each pass is a run of its own. The profiler inflates small calls.
     """
     for phase in (PUT, TAKE):
-        for keeper in (False, True):
-            thread = "keeper" if keeper else "loop of the user"
+        for in_store_thread in (False, True):
+            thread = "store thread" if in_store_thread else "loop of the user"
             print(f"{phase}, {thread}: {JOBS:,} jobs", flush=True)
             with ground.place() as where:
-                profiler = asyncio.run(_profiled(where, phase, keeper))
+                profiler = asyncio.run(_profiled(where, phase, in_store_thread))
             pstats.Stats(profiler, stream=sys.stdout).sort_stats("tottime").print_stats(TOP)
 
 
-async def _profiled(where: str, phase: str, keeper: bool) -> cProfile.Profile:
+async def _profiled(where: str, phase: str, in_store_thread: bool) -> cProfile.Profile:
     from durable_ours import WARM_UP, Bench, url_of
 
     bench, profiler = Bench(url_of(where)), cProfile.Profile()
     async with bench.app:
         await bench.put_many(WARM_UP)
         await bench.drain(WARM_UP)
-        station = await bench.app.station()
+        connection = await bench.app.core.connection()
 
         async def switch(act: Callable[[], None]) -> None:
-            async def on_keeper() -> None:
+            async def on_thread() -> None:
                 act()
 
-            await (station.keeper.ask(on_keeper) if keeper else on_keeper())
+            await (connection.thread.ask(on_thread) if in_store_thread else on_thread())
 
         async def measured(wanted: str, work: Awaitable[object]) -> None:
             if wanted == phase:

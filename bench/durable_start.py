@@ -110,7 +110,7 @@ async def _idle(seconds: float, where: str) -> dict[str, float]:
         await bench.drain(SLOTS)
         async with bench.app.worker(slots=SLOTS):
             await asyncio.sleep(1.0)
-            asked = Asked((await bench.app.station()).store)
+            asked = Asked((await bench.app.core.connection()).store)
             cpu, wall = time.process_time(), time.perf_counter()
             await asyncio.sleep(seconds)
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -122,7 +122,7 @@ async def _idle(seconds: float, where: str) -> dict[str, float]:
 
 
 class Asked:
-    """Counts how often a store is asked, and by which loop of the keeper."""
+    """Counts how often a store is asked, and by which loop of the store thread."""
 
     def __init__(self, store: Any) -> None:
         from poolhand import contract

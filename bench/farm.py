@@ -134,7 +134,7 @@ async def killed(operator: Any, pid: int, task: Any) -> float:
 
 
 def probe(store: str, seconds: float, no_ops: int) -> Sample:
-    from poolhand.testing import ServerMissing
+    from private_server import ServerMissing
 
     try:
         with place(store) as url:

@@ -45,7 +45,7 @@ async def ours(url: str, put: str = "put_at_once", awaited: bool = False) -> Asy
 
 
 class BareStore:
-    """The store alone: no tasks, no keeper, no slots; audit is written by the store."""
+    """The store alone: no tasks, no store thread, no slots; audit is written by the store."""
 
     def __init__(self, ours: Verbs) -> None:
         self._verbs = ours

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from durable_cases import MICRO
-from poolhand.testing import PostgresServer
+from private_server import PostgresServer
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "shared_buffers")

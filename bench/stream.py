@@ -46,7 +46,7 @@ def place(store: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as folder:
             yield f"sqlite:///{folder}/jobs.db"
         return
-    from poolhand.testing import PostgresServer
+    from private_server import PostgresServer
 
     with PostgresServer() as server:
         yield server.url
@@ -72,15 +72,15 @@ async def take(url: str, read: bool, seconds: float) -> Sample:
         return len([event async for event in ticket.events()])
 
     async with app, app.worker(slots=JOBS):
-        station = await app.station()
-        append = station.store.append
+        connection = await app.core.connection()
+        append = connection.store.append
 
         async def counted(lines: Any) -> Any:
             nonlocal writes
             writes += 1
             return await append(lines)
 
-        station.store.append = counted  # type: ignore[method-assign]
+        connection.store.append = counted  # type: ignore[method-assign]
         tickets = [await stream.submit() for _ in range(JOBS)]
         readers = [asyncio.create_task(follow(one)) for one in tickets] if read else []
         await asyncio.sleep(SETTLE)
@@ -96,7 +96,7 @@ async def take(url: str, read: bool, seconds: float) -> Sample:
 
 
 def probe(store: str, who: str, seconds: float) -> Sample:
-    from poolhand.testing import ServerMissing
+    from tests.private_servers.programs import ServerMissing
 
     try:
         with place(store) as url:

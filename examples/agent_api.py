@@ -21,7 +21,8 @@ try:
     from fastapi.exceptions import RequestValidationError
     from pydantic import BaseModel, ConfigDict, StringConstraints
 
-    from poolhand import AgentPool, Draining, Refused, UsageError, log_events, pool_lifespan
+    from poolhand import AgentPool, Refused, UsageError, log_events, pool_lifespan
+    from poolhand.errors import Draining
 except ModuleNotFoundError as missing:
     sys.exit(
         f"This example needs {missing.name}, which is not installed here: "

@@ -30,8 +30,8 @@ from poolhand.contract import (
     Store,
 )
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.pool_spec import undeclared
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import Keep
+from poolhand.rules.queue.stored_desk import undeclared
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
 from poolhand.stores.sqlite.store import SqliteStore
@@ -79,7 +79,7 @@ async def use(store: Store) -> None:
     await store.pause(STRANGER, True, "ann")
     await store.add([JobBatch((_order(WAITS),))])
     (lease,) = [one for one in await store.leases() if one.owner.id == STRANGER]
-    await store.bury(STRANGER, lease.renewal)
+    await store.expire_owner(STRANGER, lease.renewal)
 
 
 async def use_at(store: Store) -> None:

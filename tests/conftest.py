@@ -12,15 +12,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from poolhand.observe.events import EVENTS
+from tests.extent import FIRST_SEED, FULL, SCHEDULES, examples
 
-pytest_plugins = ["tests.servers", "tests.pooler"]
+pytest_plugins = ["tests.servers", "tests.schemas", "tests.pooler"]
 
 # No deadline and no complaint about slow data: a busy machine is not a failure of the code.
 settings.register_profile(
     "fresh", print_blob=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 # A run says something about the code alone: the same examples each time. `make soak` draws others.
-settings.register_profile("same", settings.get_profile("fresh"), derandomize=True)
+settings.register_profile(
+    "same", settings.get_profile("fresh"), derandomize=True, max_examples=examples(100)
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A test's own timeout raises inside it, which an event loop can swallow. This much later the
@@ -34,6 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a shell; what the tests start would ignore Ctrl-C as well.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    return f"schedules: {SCHEDULES:,} from seed {FIRST_SEED} (SCHEDULE_SEED=n starts elsewhere)"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:

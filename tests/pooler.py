@@ -9,9 +9,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from poolhand.stores.postgres.server.connections import SETTINGS as SERVER_SETTINGS
-from poolhand.testing import PostgresServer, ServerMissing
-from poolhand.testing.servers import PrivateFolder, find_programs, free_port, on_path, wait_until
+from poolhand.stores.postgres.connections import SETTINGS as SERVER_SETTINGS
+from tests.private_servers.postgres_server import PostgresServer
+from tests.private_servers.programs import (
+    PrivateFolder,
+    ServerMissing,
+    find_programs,
+    free_port,
+    on_path,
+    wait_until,
+)
 from tests.servers import do_without
 
 SETTINGS = """

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from poolhand.testing import ServerMissing
+from tests.private_servers.programs import ServerMissing
 
 WHAT, HOW = "a C compiler", "apt-get install gcc libc6-dev"
 

@@ -11,16 +11,14 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from poolhand.testing import PostgresServer, ServerMissing
-from poolhand.testing.postgres_server import find_postgres
+from tests.private_servers.postgres_server import PostgresServer, find_postgres
+from tests.private_servers.programs import ServerMissing
 
-_numbers = count(1)
 # Called as `initdb -D FOLDER OPTION...`, with the same options each time.
 INITDB = """\
 #!/bin/sh
@@ -103,11 +101,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
     return report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-
-
-@pytest.fixture
-def schema(postgres: PostgresServer) -> Iterator[str]:
-    """Give the URL of a new and empty schema, which is quicker made than a database."""
-    name = f"test_{next(_numbers)}"
-    yield f"{postgres.url}?schema={name}"
-    postgres.query(f"DROP SCHEMA IF EXISTS {name} CASCADE", postgres.url)

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass
 from zlib import crc32
 
-from poolhand import GiveUp, Job, Retry, RetryLater, current_job
+from poolhand import GiveUp, Retry, RetryLater, current_job
+from poolhand.views import Job
 from stage.plan import Habit, Turn
 
 OPERATOR = "operator"  # who runs dead letters again, when the cause is mended

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from poolhand import Event
+from poolhand.views import Event
 from stage.flags import Flags
 from stage.news import BAD, GOOD, Newsroom
 from stage.process import READER, READY, Fate, Process

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from poolhand import App, Keep, Task, bounded, fair_round_robin
+from poolhand import App, Task, bounded, fair_round_robin
+from poolhand.settings import Keep
 from stage.agents import Pace, call_tool, rank, think
 from stage.flags import Flags
 from stage.plan import Habit, Turn

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from poolhand import Status
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import AuditView, JobView
 from poolhand.rules import audit
+from poolhand.views import Status
 from stage.agents import OPERATOR
 from stage.kept import POOL
 from stage.news import GOOD, Newsroom, jobs

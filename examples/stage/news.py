@@ -8,7 +8,6 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from poolhand import Event, Job, Status
 from poolhand.observe.events import (
     JobEnded,
     JobMarked,
@@ -21,6 +20,7 @@ from poolhand.observe.events import (
     SubmitterParked,
     WorkerVanished,
 )
+from poolhand.views import Event, Job, Status
 
 KEPT_NEWS = 200
 HEADLINE_SECONDS = 4.0

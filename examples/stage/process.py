@@ -9,7 +9,6 @@ from typing import get_args
 
 import msgspec
 
-from poolhand import Event, Job
 from poolhand.observe.events import (
     JobEnded,
     JobMarked,
@@ -22,6 +21,7 @@ from poolhand.observe.events import (
     StoreTrouble,
     WorkerVanished,
 )
+from poolhand.views import Event, Job
 
 # What one process tells another. Events are records with a tag: as JSON they are read back whole.
 Told = (

@@ -17,9 +17,10 @@ from typing import Protocol
 
 from rich.console import Console
 
-from poolhand import Event, PoolhandError, Status, StoreError, Worker, WorkerReport, subscribe
+from poolhand import PoolhandError, StoreError, Worker, subscribe
 from poolhand.contract import Filter
 from poolhand.observe.events import OwnerReaped
+from poolhand.views import Event, Status, WorkerReport
 from stage import commands, summary
 from stage.agents import OPERATOR, keep_log_quiet
 from stage.crew import Crew
@@ -66,7 +67,7 @@ class Run:
         self.crew = Crew(flags, self.newsroom, self._hear_from)
         self.here = Process("worker 1", os.getpid(), flags.own_slots)
         self.state = State(flags, self.newsroom, self.ledger, self.here, self.crew)
-        self.shift: Worker = kept.app.worker(flags.own_slots, [POOL], DRAIN_SECONDS)
+        self.worker: Worker = kept.app.worker(flags.own_slots, [POOL], DRAIN_SECONDS)
         self._loop = loop
         self._thread = current_thread()
         self._interrupted = asyncio.Event()
@@ -88,7 +89,7 @@ class Run:
         elif self._hurry is None and self.state.draining:
             self.state.stopping_now = True
             self.crew.hurry()
-            self._hurry = asyncio.create_task(self.shift.drain(0))
+            self._hurry = asyncio.create_task(self.worker.drain(0))
 
     async def prepare(self) -> None:
         """Find what an earlier run has left in the file."""
@@ -109,7 +110,7 @@ class Run:
         """Work until the load is done or somebody interrupts, then drain."""
         async with asyncio.TaskGroup() as tasks:
             watchers = [tasks.create_task(_paint(view)), tasks.create_task(self._look())]
-            await self.shift.start()
+            await self.worker.start()
             self.crew.begin(tasks)
             show = tasks.create_task(self._perform())
             interrupted = tasks.create_task(self._interrupted.wait())
@@ -120,7 +121,7 @@ class Run:
                 view.paint()
                 show.cancel()
                 await asyncio.wait({show})
-            _, report = await asyncio.gather(self.crew.stop(), self.shift.drain(DRAIN_SECONDS))
+            _, report = await asyncio.gather(self.crew.stop(), self.worker.drain(DRAIN_SECONDS))
             for watcher in watchers:
                 watcher.cancel()
         return report
@@ -241,7 +242,7 @@ def _say_what_is_next(flags: Flags, state: State, books: Books) -> None:
     say("Everything is still in the file; try:")
     for command in commands.afterwards(flags, books.dead):
         say(f"  {command}")
-    say("What to read next: README.md, docs/durable.md")
+    say("What to read next: README.md, docs/start/tutorial.md")
 
 
 async def _watch(run: Run) -> WorkerReport:

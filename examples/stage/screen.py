@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from poolhand import Status
+from poolhand.views import Status
 from stage import commands
 from stage.ledger import Figures
 from stage.news import BAD, GOOD, News

@@ -14,7 +14,8 @@ from contextlib import suppress
 
 import msgspec
 
-from poolhand import Event, UsageError, Worker, subscribe
+from poolhand import UsageError, Worker, subscribe
+from poolhand.views import Event
 from stage.agents import keep_log_quiet
 from stage.flags import Flags
 from stage.kept import POOL, Kept
@@ -41,12 +42,12 @@ async def work(flags: Flags) -> None:
     over = asyncio.Event()
     kept = Kept(flags)
     loop = asyncio.get_running_loop()
-    shift = kept.app.worker(flags.second_slots, pools=[POOL], drain_timeout=DRAIN_SECONDS)
+    worker = kept.app.worker(flags.second_slots, pools=[POOL], drain_timeout=DRAIN_SECONDS)
     drains: list[asyncio.Task[object]] = []
 
     def stop() -> None:
         if over.is_set():
-            drains.append(loop.create_task(_stop_now(shift)))
+            drains.append(loop.create_task(_stop_now(worker)))
         over.set()
 
     def end() -> None:
@@ -56,17 +57,17 @@ async def work(flags: Flags) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_reader(0, end)
-    async with kept.app, shift:
+    async with kept.app, worker:
         _write(READY)
         await over.wait()
     for drain in drains:
         await drain
 
 
-async def _stop_now(shift: Worker) -> None:
+async def _stop_now(worker: Worker) -> None:
     with suppress(UsageError):
         # It may not have begun yet: then there is nothing to stop.
-        await shift.drain(0)
+        await worker.drain(0)
 
 
 # The processes of process jobs import this file as well.

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from poolhand import Status, WorkerReport
+from poolhand.views import Status, WorkerReport
 from stage.crew import Fall
 from stage.ledger import Figures, Ledger, Origin
 from stage.news import jobs

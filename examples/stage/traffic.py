@@ -7,8 +7,10 @@ from asyncio import Event, Queue, TaskGroup
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from poolhand import Status, Ticket, Unavailable, wait
+from poolhand import Ticket, wait
+from poolhand.errors import Unavailable
 from poolhand.operate.actions import Operator
+from poolhand.views import Status
 from stage.flags import Flags
 from stage.kept import Kept
 from stage.ledger import Ledger

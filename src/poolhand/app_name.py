@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from poolhand.errors import UsageError
 from poolhand.runtime import GUARD, Importing, current_import, importing
-from poolhand.settings import APP
+from poolhand.setting_table import APP
 
 if TYPE_CHECKING:
     from poolhand.app import App
@@ -38,9 +38,19 @@ def load_app(name: str, warn: Callable[[str], None] = lambda text: None) -> App:
     found = _imported(module, name, warn)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"app={name!r}: module {module!r} has no {attribute!r}")
+            raise UsageError(
+                f"app={name!r}: module {module!r} has no {attribute!r}{_apps_of(module)}"
+            )
         found = getattr(found, part)
     return _checked(found, name)
+
+
+def _apps_of(module: str) -> str:
+    """Return the names of the apps that a loaded module has, as a hint."""
+    from poolhand.app import App
+
+    found = [one for one, value in vars(sys.modules[module]).items() if isinstance(value, App)]
+    return f"; did you mean {' or '.join(f'{module}:{one}' for one in found)}?" if found else ""
 
 
 def _search_here() -> None:
@@ -119,4 +129,4 @@ def _checked(found: object, name: str) -> App:
     if isinstance(found, App):
         return found
     kind = type(found).__name__
-    raise UsageError(f"app={name!r} is no App: it is of type {kind}; name an App of poolhand")
+    raise UsageError(f"app={name!r} is not an App: it is of type {kind}; name an App of poolhand")

@@ -15,12 +15,10 @@ from poolhand.config import (
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.observe.failures import warn
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import Keep
 from poolhand.rules.validation import nearest, shown
 from poolhand.runtime import Runtime
-from poolhand.wire.limits import Limits
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.wire import Wire
 
 IN_CODE = "the code"
 URL_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn", "uri")
@@ -29,10 +27,7 @@ URL_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn
 class AppOptions(TypedDict, total=False):
     """The options of `App(…)` besides the URL of its store."""
 
-    codec: str
-    limits: Limits
-    ring: KeyRing | None
-    pickle: AllowPickle | None
+    wire: Wire
     keep: Keep
     runtime: Runtime | None
     events: Events | None
@@ -46,15 +41,29 @@ def check_names(given: Collection[str]) -> None:
         raise UsageError(f"App: {'; '.join(faults)}")
 
 
+def checked_wire(given: Wire | None) -> Wire:
+    """Return how an app writes values; raise UsageError if this is no Wire."""
+    if given is None:
+        return Wire()
+    if not isinstance(given, Wire):
+        # Without the value: it may be a secret that was meant for a ring.
+        kind = type(given).__name__
+        raise UsageError(f"App: wire is of type {kind}; it must be Wire(codec=…, limits=…, …)")
+    return given
+
+
 def _fault(name: str, known: list[str]) -> str:
+    part = nearest(name, Wire.__struct_fields__)
     near = nearest(name, known)
     if near is not None:
         hint = f"did you mean {near}=?"
+    elif part is not None:
+        hint = f"write wire=Wire({part}=…), with Wire of poolhand.settings"
     elif nearest(name, URL_NAMES) is not None:
         hint = 'the URL of the store comes first: App("sqlite:///agents.db")'
     else:
         hint = f"there are {', '.join(known)}"
-    return f"{shown(name)} is no option; {hint}"
+    return f"{shown(name)} is not an option; {hint}"
 
 
 def chosen_store(url: str | None) -> tuple[str, str]:

@@ -20,7 +20,16 @@ from poolhand.errors import UsageError
 from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.validation import did_you_mean, nearest
 from poolhand.rules.validation import shown as cut
-from poolhand.settings import FARM, IN_ORDER, PREFIX, PROFILES, SETTINGS, Plain, Setting, written
+from poolhand.setting_table import (
+    FARM,
+    IN_ORDER,
+    PREFIX,
+    PROFILES,
+    SETTINGS,
+    Plain,
+    Setting,
+    written,
+)
 
 FILE = "pyproject.toml"
 TABLE = "tool.poolhand"
@@ -184,7 +193,7 @@ def unknown_variable(name: str) -> str:
     # Without the prefix, which would make any two names similar.
     near = nearest(name.removeprefix(PREFIX), (setting.name for setting in SETTINGS))
     hint = "see `poolhand config`" if near is None else f"did you mean {PREFIX}{near.upper()}?"
-    return f"{name} is no variable of poolhand and has no effect; {hint}"
+    return f"{name} is not a variable of poolhand and has no effect; {hint}"
 
 
 def person() -> str:
@@ -311,7 +320,7 @@ def _table_of(path: Path, faults: list[str]) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        faults.append(f"{FILE} cannot be read: {error}; mend it or move it away")
+        faults.append(f"{FILE} cannot be read: {error}; fix the file, or move it away")
         return {}
     table = content
     for part in TABLE.split("."):
@@ -327,7 +336,7 @@ def _fault(name: str, value: object) -> str | None:
     kinds = {setting.name: setting.kind for setting in SETTINGS}
     if name not in kinds:
         hint = did_you_mean(name, kinds)
-        return f"{name!r} in [{TABLE}] of {FILE} is no setting; {hint}"
+        return f"{name!r} in [{TABLE}] of {FILE} is not a setting; {hint}"
     if isinstance(value, str) or (isinstance(value, int | float) and not kinds[name].text):
         return None
     allowed = "a string" if kinds[name].text else kinds[name].allowed

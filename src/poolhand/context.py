@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from poolhand.errors import UsageError
-from poolhand.rules.values.json_values import find_change, told
+from poolhand.rules.json_values import describe_change, find_change
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class JobChannel:
         return iter(())  # type: ignore[return-value]
 
 
-TOLD = JobChannel()
+EMITTED = JobChannel()
 
 
 class RunningJobApi(Protocol):
@@ -43,10 +43,10 @@ class RunningJobApi(Protocol):
     def snapshot(self) -> object: ...
 
     @property
-    def shelf(self) -> dict[str, Any]:
+    def attempt_values(self) -> dict[str, Any]:
         """Values that parts of the package store for the duration of the attempt."""
 
-    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+    def emit(self, kind: str, data: bytes) -> Awaitable[None]:
         """Append a line, as JSON, to the event log of the job; from any thread."""
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
@@ -129,8 +129,8 @@ def snapshot() -> dict[str, Any]:
         largest = max(sizes, key=sizes.__getitem__)
         raise UsageError(
             f"the context variables that travel with a job have {sum(sizes.values()):,} bytes as "
-            f"JSON, most of them in {largest!r}; the limit is {MOST_BYTES:,}: keep the data "
-            "elsewhere and set where it is"
+            f"JSON, most of them in {largest!r}; the limit is {MOST_BYTES:,}: store the data "
+            "elsewhere and set a reference to it"
         )
     return values
 
@@ -146,7 +146,7 @@ def _as_json(name: str, value: Any) -> bytes:
                 return data
         what = f"is set to a {type(value).__name__} that JSON cannot give back"
     else:
-        what = told(changed, name)
+        what = describe_change(changed, name)
     # The message omits the value: it may be a secret.
     raise UsageError(
         f"the context variable {name!r} travels with jobs, and {what}; set texts, finite numbers, "

@@ -7,7 +7,7 @@ fits runs unchanged; only a TypeError is examined, so the check costs one frame.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter
 from types import FunctionType
@@ -22,6 +22,15 @@ T = TypeVar("T")
 
 LONGEST_DEFAULT = 20
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+# fmt: off
+SUBMIT_OPTIONS = frozenset({
+    "priority", "key", "idempotency_key", "rerun_failed", "session", "tenant", "user", "timeout",
+    "soft_timeout", "retry", "run_in", "delay", "run_at", "expires", "cancel_with_caller",
+    "on_crash", "on_busy",
+})
+# fmt: on
 
 
 def explain_misuse(target: T) -> T:
@@ -134,11 +143,33 @@ def check_call(
     known = [one.name for one in parameters.values() if one.kind in BY_NAME]
     takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
     unknown = [] if takes_any else [one for one in kwargs if one not in known]
+    takes_options = bool(args) and hasattr(args[0], "with_options") and name != "with_options"
+    meant = option_hint(unknown, f"{name}(…)") if takes_options else ""
     text = (
-        "; ".join(no_option(one, known) for one in unknown)
+        "; ".join(no_option(one, known) for one in unknown) + meant
         or f"{reason}; write {name}({_shape(parameters)})"
     )
     raise UsageError(f"{name}: {text}") from None
+
+
+def check_no_option(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option of a submit is given as an argument that `fn` does not take."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return
+    takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
+    known = [one.name for one in parameters if one.kind in BY_NAME]
+    unknown = [] if takes_any else [one for one in kwargs if one not in known]
+    if hint := option_hint(unknown):
+        label = getattr(fn, "__qualname__", None) or repr(fn)
+        raise UsageError(f"{label} has no parameter {', '.join(map(repr, unknown))}{hint}")
+
+
+def option_hint(unknown: Iterable[str], call: str = "submit(…)") -> str:
+    """Return where to give options that a call takes for arguments; empty if there are none."""
+    meant = ", ".join(f"{name}=…" for name in sorted(unknown) if name in SUBMIT_OPTIONS)
+    return f"; options of a job are given so: with_options({meant}).{call}" if meant else ""
 
 
 def _shape(parameters: Mapping[str, Parameter]) -> str:

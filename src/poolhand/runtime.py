@@ -26,7 +26,7 @@ IDLE_THREAD_SECONDS = 10.0
 TIME_NAMESPACES = ("time", "time_for_children")
 
 Identity = tuple[str, str, int, str]
-_Errand = tuple[str, Callable[[], None]]  # the thread's name, and the function to call
+_ThreadCall = tuple[str, Callable[[], None]]  # the thread's name, and the function to call
 
 
 class Runtime:
@@ -35,7 +35,7 @@ class Runtime:
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 - jitter and ids, not secrets
         self._process = os.getpid()
-        self._idle: list[SimpleQueue[_Errand]] = []
+        self._idle: list[SimpleQueue[_ThreadCall]] = []
 
     # The bare function, because every job reads the time several times.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
@@ -119,18 +119,18 @@ class Runtime:
         """Return the CPU time of a child process, None where it cannot be read."""
         return _cpu_of((~pid << 3) | 2)
 
-    def _serve(self, inbox: SimpleQueue[_Errand]) -> None:
-        errand: _Errand | None = inbox.get()
-        while errand is not None:
-            threading.current_thread().name, call = errand
+    def _serve(self, inbox: SimpleQueue[_ThreadCall]) -> None:
+        work: _ThreadCall | None = inbox.get()
+        while work is not None:
+            threading.current_thread().name, call = work
             call()
             # An idle thread must not keep the call, and all that it references, alive.
             del call
-            errand = None
+            work = None
             self._idle.append(inbox)
-            errand = self._next(inbox)
+            work = self._next(inbox)
 
-    def _next(self, inbox: SimpleQueue[_Errand]) -> _Errand | None:
+    def _next(self, inbox: SimpleQueue[_ThreadCall]) -> _ThreadCall | None:
         try:
             return inbox.get(timeout=IDLE_THREAD_SECONDS)
         except Empty:

@@ -18,14 +18,13 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from poolhand.app_name import load_app
-from poolhand.durable.calls.attribution import attribute_output, show_log
-from poolhand.durable.worker.settings import WorkerSettings
-from poolhand.durable.worker.unfinished import Unfinished, cut_short_text
-from poolhand.durable.worker.worker import Worker, WorkerReport
+from poolhand.durable.calls.capture import attribute_output, show_log
+from poolhand.durable.worker.running_claim import Unfinished, cut_short_text
+from poolhand.durable.worker.worker import Worker, WorkerReport, WorkerSettings
 from poolhand.errors import PoolhandError
 from poolhand.farm.control_thread import ControlThread
-from poolhand.farm.history import finished
 from poolhand.farm.protocol import CutShort, Goodbye, Start, StartFailed, Stop, TroubleReport
+from poolhand.farm.records import finished
 from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost, SlotStuck
 from poolhand.observe.failures import lease_lost_line, report, set_aside_line
 from poolhand.observe.logs import LOUD, as_text, is_loud, log_events
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 FOREVER = 10.0**9
 STOP_GRACE = 0.2  # jobs cut short at the end of the grace have this long, twice, to stop
-LAST_WORDS = 0.5
+CLEAN_EXIT_SECONDS = 0.5
 UNFIT = 3  # the exit code of a worker that cannot run jobs
 
 
@@ -49,83 +48,85 @@ def main(descriptor: int) -> int:
     link = socket.socket(fileno=descriptor)
     # Processes that jobs start must not inherit it: its EOF signals that this process has ended.
     link.set_inheritable(False)
-    post = ControlThread(link, Runtime())
-    post.start()
+    control = ControlThread(link, Runtime())
+    control.start()
     if isinstance(sys.stdout, TextIOWrapper):
         # Output of jobs appears at once, and lines of several workers do not mix.
         sys.stdout.reconfigure(line_buffering=True)
     # Before a log handler captures one of the streams.
     attribute_output()
-    employ = post.employ
-    show_log(employ.loglevel.upper())
+    start_message = control.start_message
+    show_log(start_message.loglevel.upper())
     try:
-        asyncio.run(work(load_app(employ.app), post))
+        asyncio.run(work(load_app(start_message.app), control))
     except (Exception, SystemExit) as error:
         fault = fault_of(error)
         if not isinstance(error, PoolhandError):
-            logging.getLogger("poolhand").exception("this worker cannot work")
-        post.say(StartFailed(f"{fault.type}: {fault.message}"))
+            logging.getLogger("poolhand").exception("this worker cannot start")
+        control.send(StartFailed(f"{fault.type}: {fault.message}"))
         return UNFIT
     finally:
-        post.end_soon()
+        control.end_soon()
     return 0
 
 
-async def work(app: App, post: ControlThread) -> None:
+async def work(app: App, control: ControlThread) -> None:
     """Warm up, run jobs until asked to stop, and drain."""
     loop = asyncio.get_running_loop()
-    _tell_events(app, post)
+    _report_events(app, control)
     # However long it takes, and even if it blocks the event loop.
-    await app.get_ready()
+    await app.core.get_ready()
     async with app:
-        station = await app.station()
-        post.watch(loop, station.keeper.loop)
-        shift = await app.shift(_terms(post.employ), partial(_remember, post)).start()
-        shift.on_overrun = partial(_cut_short, post)
-        stop = Stopping(loop, shift)
-        loop.add_signal_handler(signal.SIGTERM, _leave, post)
-        post.ready(shift, stop.hear, station.say_farewell)
-        await stop.told.wait()
+        connection = await app.core.connection()
+        control.watch(loop, connection.thread.loop)
+        worker = await app.core.make_worker(
+            _worker_settings(control.start_message), partial(_remember, control)
+        ).start()
+        worker.on_overrun = partial(_cut_short, control)
+        stop = Stopping(loop, worker)
+        loop.add_signal_handler(signal.SIGTERM, _leave, control)
+        control.ready(worker, stop.request, connection.mark_clean_exit)
+        await stop.requested.wait()
         report = await stop.drain()
         if report.stuck:
-            station.say_farewell(LAST_WORDS)
-    post.bye(Goodbye(report.completed, report.failed, report.handed_back))
+            connection.mark_clean_exit(CLEAN_EXIT_SECONDS)
+    control.say_goodbye(Goodbye(report.completed, report.failed, report.handed_back))
     # Before the loop is closed, which waits for tasks that do not stop.
-    post.end_soon()
+    control.end_soon()
 
 
 class Stopping:
     """Receives stop requests from the control thread, and limits how long the drain takes."""
 
-    def __init__(self, loop: AbstractEventLoop, shift: Worker) -> None:
-        self.told = asyncio.Event()
+    def __init__(self, loop: AbstractEventLoop, worker: Worker) -> None:
+        self.requested = asyncio.Event()
         self._loop = loop
-        self._shift = shift
+        self._worker = worker
         self._ends_at = FOREVER
 
-    def hear(self, stop: Stop) -> None:
-        self._loop.call_soon_threadsafe(self._hear, stop)
+    def request(self, stop: Stop) -> None:
+        self._loop.call_soon_threadsafe(self._request, stop)
 
-    def _hear(self, stop: Stop) -> None:
-        grace = FOREVER if stop.grace is None else self._shift.needs(stop.grace)
+    def _request(self, stop: Stop) -> None:
+        grace = FOREVER if stop.grace is None else self._worker.needs(stop.grace)
         self._ends_at = min(self._ends_at, self._loop.time() + grace)
-        if self.told.is_set():
-            self._shift.hurry(self._left)
-        self.told.set()
+        if self.requested.is_set():
+            self._worker.hurry(self._left)
+        self.requested.set()
 
     @property
     def _left(self) -> float:
         return max(0.0, self._ends_at - self._loop.time())
 
     async def drain(self) -> WorkerReport:
-        return await self._shift.drain(self._left)
+        return await self._worker.drain(self._left)
 
 
-def _terms(employ: Start) -> WorkerSettings:
-    settings = employ.settings
+def _worker_settings(start_message: Start) -> WorkerSettings:
+    settings = start_message.settings
     return WorkerSettings(
         slots=settings.prefetch_per_worker,
-        pools=employ.pools,
+        pools=start_message.pools,
         captures=True,
         quota=settings.max_jobs_per_worker or None,
         soft_timeout=settings.soft_timeout_s,
@@ -135,37 +136,37 @@ def _terms(employ: Start) -> WorkerSettings:
     )
 
 
-def _remember(post: ControlThread, job: Job) -> None:
-    told = finished(job, post.employ.worker)
-    if told is not None:
-        post.history.add(told)
+def _remember(control: ControlThread, job: Job) -> None:
+    record = finished(job, control.start_message.worker)
+    if record is not None:
+        control.history.add(record)
 
 
-def _cut_short(post: ControlThread, jobs: Sequence[Unfinished]) -> None:
+def _cut_short(control: ControlThread, jobs: Sequence[Unfinished]) -> None:
     """Report to the supervisor which jobs are cut short, before the process exits."""
     if jobs:
         back = tuple(one.id for one in jobs if not one.fails)
-        post.say(CutShort(back, cut_short_text(jobs)))
+        control.send(CutShort(back, cut_short_text(jobs)))
 
 
-def _leave(post: ControlThread) -> None:
-    settings = post.employ.settings
-    post.leave(settings.worker_shutdown_grace_s, "it was sent SIGTERM")
+def _leave(control: ControlThread) -> None:
+    settings = control.start_message.settings
+    control.leave(settings.worker_shutdown_grace_s, "it received SIGTERM")
 
 
-def _tell_events(app: App, post: ControlThread) -> None:
+def _report_events(app: App, control: ControlThread) -> None:
     """Report problems to the supervisor at once; log all events if verbose."""
 
-    def tell(event: Event) -> None:
-        if is_loud(event) and not (isinstance(event, SlotStuck) and post.is_leaving):
+    def report_trouble(event: Event) -> None:
+        if is_loud(event) and not (isinstance(event, SlotStuck) and control.is_leaving):
             # A slot stuck at the end of a worker is reported with all jobs that are cut short.
             job = getattr(event, "job", None)
-            post.say(TroubleReport(_text(event), job.id if isinstance(job, Job) else None))
+            control.send(TroubleReport(_text(event), job.id if isinstance(job, Job) else None))
 
-    app.events.subscribe(tell)
+    app.events.subscribe(report_trouble)
     # The supervisor logs them, with the name of the worker.
     report(app.events, LOUD)
-    if post.employ.verbose:
+    if control.start_message.verbose:
         log_events(events=app.events)
 
 

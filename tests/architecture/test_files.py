@@ -17,7 +17,8 @@ FOREIGN = {
         r"\bp[y]pi[.]org|\bpythonhost[e]d[.]|\bnpmj[s][.]|--(?:extra-)?index-url|--(?:find)-links"
     ),
     "what lies beside the checkout": re.compile(
-        r"(?<![\w/.])\.\./(?!\.\.|src/|docs/|tests/|bench/)\w"
+        r"(?<![\w/.])\.\./"
+        r"(?!\.\.|[A-Z]+\.md|(?:src|docs|tests|bench|examples|start|howto|reference|explanation)/)\w"
     ),
 }
 
@@ -74,7 +75,9 @@ def test_a_foreign_name_is_found(tmp_path: Path, text: str) -> None:
 
 def test_a_route_or_a_word_is_no_machine_path(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    path.write_text("at example.org/home/page, x../y, see ../docs/pool.md, /usr/bin/env\n")
+    path.write_text(
+        "at example.org/home/page, x../y, see ../docs/x.md, ../howto/x.md, /usr/bin/env\n"
+    )
     assert not list(foreign_faults([path]))
 
 

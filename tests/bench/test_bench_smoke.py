@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
 BENCH = Path(__file__).parents[2] / "bench"
 CORES = len(os.sched_getaffinity(0))
 STRATEGIES = (

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).parents[2] / "bench" / "durable.py"
 FLOOR, OURS = "floor: batches of 100", "poolhand: submit_many"
 CONTESTANTS = (

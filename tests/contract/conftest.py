@@ -11,8 +11,7 @@ import pytest
 
 from poolhand.contract import Store
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.stores.sqlite.memory import MemoryStore
-from poolhand.stores.sqlite.store import SqliteStore
+from poolhand.stores.sqlite.store import MemoryStore, SqliteStore
 from tests.conditions import migrate_at, old_file, use_at, used_file
 from tests.contract.support import Another, Clock, Hand, owner
 from tests.old_store.load import load_postgres
@@ -59,7 +58,8 @@ def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
                 old_file(path, clock)
             return lambda: SqliteStore(path, clock)
         case _:
-            url, ahead = request.getfixturevalue("schema"), 0.0
+            made = "schema" if condition == "old" else "store_schema"
+            url, ahead = request.getfixturevalue(made), 0.0
             if condition == "old":
                 # Its clock goes on from where it was.
                 ahead = asyncio.run(load_postgres(url)).timestamp() - clock.now

@@ -27,10 +27,10 @@ from poolhand.contract import (
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Job, Status
+from poolhand.rules.lifecycle import Keep
 from poolhand.rules.queue.backpressure import Policy, Unbounded
-from poolhand.rules.queue.pool_spec import PoolSpec, undeclared
+from poolhand.rules.queue.stored_desk import PoolSpec, undeclared
 from poolhand.rules.queue.strategy import Fifo, Strategy
-from poolhand.rules.retention import Keep
 from poolhand.runtime import Runtime
 from tests.conditions import STRANGER
 
@@ -139,7 +139,7 @@ class Hand:
         for id in ids:
             answer = await self.submit(id, pool, **options)
             assert isinstance(answer, Added)
-            assert answer.entry == "taken"
+            assert answer.entry == "accepted"
 
     async def claim(
         self, count: int = 100, pools: tuple[str, ...] | None = None, owner: str = "hand"

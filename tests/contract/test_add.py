@@ -11,7 +11,7 @@ from poolhand.contract import Filter, JobBatch, JobRequest, Refusal
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
-from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.stored_desk import undeclared
 from poolhand.rules.queue.strategy import fair_round_robin, lifo
 from tests.contract.support import START, Hand, entries, ids, order, refused, spec
 
@@ -63,7 +63,7 @@ async def test_an_empty_batch_is_taken(hand: Hand) -> None:
 
 async def test_a_batch_is_taken_whole_in_its_order(hand: Hand) -> None:
     answer = await hand.add(order("a"), order("b", "other"), order("c"))
-    assert entries(answer) == ["taken"] * 3
+    assert entries(answer) == ["accepted"] * 3
     assert await hand.serve(("pool",)) == ["a", "c"]
     assert await hand.serve() == ["b"]
 
@@ -73,7 +73,7 @@ async def test_very_many_are_taken_whole_in_their_order(hand: Hand) -> None:
     names = [f'{number:03} \\ "é"' for number in range(VERY_MANY)]
     terms = [{"key": f"key {number // 100}"} for number in range(VERY_MANY)]
     answer = await hand.add(*[order(name, **one) for name, one in zip(names, terms, strict=True)])
-    assert entries(answer) == ["taken"] * VERY_MANY
+    assert entries(answer) == ["accepted"] * VERY_MANY
     kept = await hand.store.get(names)
     assert not isinstance(answer, Refusal)
     assert [one and one.job for one in kept] == [one.job for one in answer]
@@ -87,7 +87,7 @@ async def test_very_many_are_taken_whole_in_their_order(hand: Hand) -> None:
 async def test_very_many_with_one_that_is_known_leave_nothing(hand: Hand) -> None:
     await hand.take_in("known")
     names = [f"{number:03}" for number in range(VERY_MANY)]
-    with pytest.raises(Conflict, match="every job has an id of its own"):
+    with pytest.raises(Conflict, match="ids must be unique"):
         await hand.add(*map(order, names), order("known"))
     assert await hand.store.get(names) == [None] * VERY_MANY
     assert await hand.audited() == ["submit known"]
@@ -111,7 +111,7 @@ async def test_a_batch_that_does_not_fit_leaves_nothing(hand: Hand, policy: Poli
     assert [row.spec.name for row in await hand.pools()] == ["pool"]
     assert (await hand.pool()).queued == 0
     assert await hand.audited() == before
-    assert entries(await hand.add(order("e", idempotency_key="k"), owner=None)) == ["taken"]
+    assert entries(await hand.add(order("e", idempotency_key="k"), owner=None)) == ["accepted"]
 
 
 async def test_a_refused_batch_pushes_nobody_out_of_another_pool(hand: Hand) -> None:
@@ -122,7 +122,7 @@ async def test_a_refused_batch_pushes_nobody_out_of_another_pool(hand: Hand) -> 
     await hand.start("small-running", "small")
     refused(await hand.add(order("third", "ring"), order("no", "small")))
     assert await hand.statuses("first", "second") == "queued queued"
-    assert entries(await hand.add(order("third", "ring"))) == ["taken"]
+    assert entries(await hand.add(order("third", "ring"))) == ["accepted"]
     assert await hand.statuses("first", "second") == "rejected queued"
 
 
@@ -157,7 +157,7 @@ async def test_orders_of_a_batch_count_for_the_bound_that_the_next_meet(hand: Ha
     await hand.take_in("s1", "s2", delay=9.0)
     # The queue is full, but one can start at once; then it stands before the next one.
     assert refused(await hand.add(order("a"), order("b"))).waiting == 3
-    assert entries(await hand.add(order("a"))) == ["taken"]
+    assert entries(await hand.add(order("a"))) == ["accepted"]
     refused(await hand.add(order("b")))
 
 
@@ -165,7 +165,7 @@ async def test_a_batch_with_one_key_twice_is_one_job(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
     await hand.start("running")
     answer = await hand.add(order("a", idempotency_key="k"), order("b", idempotency_key="k"))
-    assert entries(answer) == ["taken", "joined"]
+    assert entries(answer) == ["accepted", "joined"]
     assert (await hand.pool()).queued == 1
 
 
@@ -186,7 +186,7 @@ async def test_an_id_that_is_known_is_refused_and_leaves_nothing(
 ) -> None:
     await hand.take_in("a")
     audited = await hand.audited()
-    with pytest.raises(Conflict, match="every job has an id of its own"):
+    with pytest.raises(Conflict, match="ids must be unique"):
         await hand.store.add([JobBatch(tuple(orders), "hand") for orders in batches])
     assert [row.spec.name for row in await hand.pools()] == ["pool"]
     assert await hand.audited() == audited
@@ -201,7 +201,7 @@ async def test_an_id_that_is_known_may_come_again_with_the_key_that_stands_for_i
     await hand.take_in("a", idempotency_key="k")
     again, twice = order("a", idempotency_key="k"), order("b", idempotency_key="l")
     assert entries(await hand.add(again)) == ["joined"]
-    assert entries(await hand.add(twice, twice, again)) == ["taken", "joined", "joined"]
+    assert entries(await hand.add(twice, twice, again)) == ["accepted", "joined", "joined"]
     assert await hand.serve() == ["a", "b"]
 
 
@@ -213,7 +213,7 @@ async def test_an_id_that_is_known_may_come_again_with_the_key_that_stands_for_i
 async def test_a_value_out_of_all_bounds_is_refused_and_leaves_nothing(
     hand: Hand, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(UsageError, match="could be kept"):
+    with pytest.raises(UsageError, match="cannot be stored"):
         await hand.add(order("a"), order("b", "other", session="s"), order("c", **options))
     assert await hand.pools() == []
     assert await hand.audited() == []

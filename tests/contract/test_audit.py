@@ -10,8 +10,7 @@ from poolhand.contract import Admission, Filter, JobBatch, Refusal, Store
 from poolhand.rules.audit import SCHEDULE_TRIGGER, STREAM
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.queue.backpressure import OnFull, bounded, ring_buffer
-from poolhand.stores.sqlite.memory import MemoryStore
-from poolhand.stores.sqlite.store import SqliteStore
+from poolhand.stores.sqlite.store import MemoryStore, SqliteStore
 from tests.contract.support import Clock, Hand, order, owner, spec
 
 

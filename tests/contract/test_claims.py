@@ -284,10 +284,10 @@ async def test_a_stuck_job_is_over_but_keeps_its_slot(hand: Hand) -> None:
     assert (await hand.get("b")).job.blocked_on == "key"
     assert (await hand.pool()).running == 1
     assert await hand.claim() == []
-    assert [one.holds for one in await hand.store.leases() if one.owner.id == "hand"] == [1]
+    assert [one.held for one in await hand.store.leases() if one.owner.id == "hand"] == [1]
     assert (await hand.store.extend("hand", [claim.token])).lost == ()
     await hand.store.release([claim.token, 10_000])
-    assert [one.holds for one in await hand.store.leases() if one.owner.id == "hand"] == [0]
+    assert [one.held for one in await hand.store.leases() if one.owner.id == "hand"] == [0]
     assert ids(await hand.claim()) == ["b"]
 
 

@@ -40,7 +40,7 @@ async def test_a_running_job_is_wished_to_end(hand: Hand) -> None:
     (stored,) = await hand.store.cancel(["a"], "me")
     assert stored == await hand.get("a")
     assert stored is not None
-    assert stored.cancel_wished
+    assert stored.cancel_requested
     assert stored.job.status is Status.RUNNING
     await hand.finish(claim, status=Status.CANCELLED)
     assert await hand.status("a") == "cancelled"
@@ -129,7 +129,7 @@ async def test_a_revival_does_not_wait_for_a_place(hand: Hand) -> None:
     assert refused(await hand.add(order("b", revives="a"))).reason == "full"
     assert refused(await hand.add(order("c", "other"), order("b", revives="a"))).reason == "full"
     assert (await hand.get("a")).dead
-    assert (await hand.pool()).parked == 0
+    assert (await hand.pool()).blocked_submitters == 0
 
 
 async def test_a_dead_job_gives_way_to_the_one_its_key_stands_for(hand: Hand) -> None:
@@ -145,7 +145,7 @@ async def test_a_dead_job_gives_way_to_the_one_its_key_stands_for(hand: Hand) ->
 async def test_a_dead_key_is_revived_with_its_key(hand: Hand) -> None:
     await hand.finish(await hand.start("a", idempotency_key="k"), status=Status.FAILED)
     revival = order("b", idempotency_key="k", revives="a", rerun_failed=True)
-    assert entries(await hand.add(revival)) == ["taken"]
+    assert entries(await hand.add(revival)) == ["accepted"]
     added = await hand.submit("c", idempotency_key="k")
     assert isinstance(added, Added)
     assert added.job.id == "b"
@@ -173,7 +173,7 @@ async def test_many_are_cancelled_at_once_whatever_they_wait_for(hand: Hand) -> 
         "cancelled", "cancelled", None, "cancelled", "running", "cancelled", "cancelled",
     ]  # fmt: skip
     assert found[4] is not None
-    assert found[4].cancel_wished
+    assert found[4].cancel_requested
     assert await hand.statuses("gated-too", "next") == "blocked queued"
 
 
@@ -192,7 +192,7 @@ async def test_keys_of_jobs_that_were_cancelled_together_stand_for_them(hand: Ha
     assert other.job.status is Status.QUEUED
     rerun = await hand.submit("rerun", idempotency_key="job-1", tenant="t", rerun_failed=True)
     assert isinstance(rerun, Added)
-    assert rerun.entry == "taken"
+    assert rerun.entry == "accepted"
 
 
 async def test_of_keys_whose_jobs_are_over_only_so_many_are_kept(hand: Hand) -> None:
@@ -206,7 +206,7 @@ async def test_of_keys_whose_jobs_are_over_only_so_many_are_kept(hand: Hand) -> 
         added = await hand.submit(f"again-{name}", pool="few", idempotency_key=name)
         assert isinstance(added, Added)
         came.append(added.entry.value)
-    assert came == ["joined", "joined", "taken", "taken", "taken"]
+    assert came == ["joined", "joined", "accepted", "accepted", "accepted"]
 
 
 async def test_cancels_that_come_together_are_answered_each(hand: Hand, another: Another) -> None:

@@ -16,7 +16,7 @@ async def joined(hand: Hand, id: str, **options: Any) -> str:
     """Submit a key once more; return the id of the job it stands for."""
     added = await hand.submit(id, idempotency_key="k", **options)
     assert isinstance(added, Added)
-    assert added.entry == ("taken" if added.job.id == id else "joined")
+    assert added.entry == ("accepted" if added.job.id == id else "joined")
     return added.job.id
 
 
@@ -75,7 +75,7 @@ async def test_of_finished_jobs_only_so_many_keys_are_kept(hand: Hand) -> None:
     for name in ("a", "b", "c"):
         await hand.finish(await hand.start(name, idempotency_key=name))
     assert await joined(hand, "x") == "alive"
-    for name, entry in [("b", "joined"), ("c", "joined"), ("a", "taken")]:
+    for name, entry in [("b", "joined"), ("c", "joined"), ("a", "accepted")]:
         assert entries(await hand.add(order(f"{name} again", idempotency_key=name))) == [entry]
     await hand.finish(alive)
 

@@ -44,13 +44,13 @@ async def test_a_lease_counts_what_runs_what_is_stuck_and_what_is_parked(hand: H
     await hand.store.declare(spec(backpressure=bounded(1), slots=2))
     one, two = await hand.start("a"), await hand.start("b")
     await hand.take_in("c")
-    assert entries(await hand.add(order("d"))) == ["parked"]
+    assert entries(await hand.add(order("d"))) == ["blocked_submitter"]
     await hand.change(hand.ended(one, stuck=True))
-    assert (await hand.store.leases())[0].holds == 3
+    assert (await hand.store.leases())[0].held == 3
     await hand.finish(two)
     await hand.store.release([one.token])
-    await hand.store.unpark(["d"])
-    assert (await hand.store.leases())[0].holds == 0
+    await hand.store.withdraw(["d"])
+    assert (await hand.store.leases())[0].held == 0
 
 
 async def test_a_renewal_tells_which_tokens_are_lost(hand: Hand) -> None:
@@ -69,19 +69,19 @@ async def test_a_renewal_tells_which_jobs_are_wished_to_end(hand: Hand, another:
     await (await another()).cancel(["b"], "me")
     for _ in range(2):
         answer = await hand.store.extend("hand", [one.token, two.token])
-        assert answer == Extended(True, cancel=(two.token,))
+        assert answer == Extended(True, cancel_requested=(two.token,))
 
 
 async def test_who_is_not_known_holds_nothing(hand: Hand) -> None:
     assert await hand.store.extend("nobody", [1, 2]) == Extended(False, lost=(1, 2))
     assert await hand.store.extend("nobody", []) == Extended(False)
-    assert await hand.store.bury("nobody", 0) == []
+    assert await hand.store.expire_owner("nobody", 0) == []
 
 
 async def test_who_renewed_its_leases_is_not_buried(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.extend("hand", [claim.token])
-    assert await hand.store.bury("hand", 0) == []
+    assert await hand.store.expire_owner("hand", 0) == []
     assert (await hand.store.extend("hand", [claim.token])).alive
     await hand.finish(claim)
 
@@ -89,13 +89,13 @@ async def test_who_renewed_its_leases_is_not_buried(hand: Hand) -> None:
 async def test_a_buried_owner_gives_up_what_it_ran(hand: Hand, another: Another) -> None:
     old = [await hand.start("a"), await hand.start("b")]
     other = await another()
-    found = await other.bury("hand", 0)
+    found = await other.expire_owner("hand", 0)
     assert ids(found) == ["a", "b"]
     assert [claim.brief for claim in found] == [b"brief of a", b"brief of b"]
     assert [claim.slot for claim in found] == [claim.slot for claim in old]
     lease = await lease_of(hand, "hand")
     assert lease is not None
-    assert (lease.buried, lease.holds) == (True, 2)
+    assert (lease.expired, lease.held) == (True, 2)
     tokens = [claim.token for claim in old]
     assert await hand.store.extend("hand", tokens) == Extended(False, lost=tuple(tokens))
     assert await hand.statuses("a", "b") == "running running"
@@ -103,24 +103,24 @@ async def test_a_buried_owner_gives_up_what_it_ran(hand: Hand, another: Another)
 
 async def test_nothing_a_buried_owner_says_is_taken(hand: Hand) -> None:
     claim = await hand.start("a")
-    await hand.store.bury("hand", 0)
+    await hand.store.expire_owner("hand", 0)
     assert await hand.change(hand.ended(claim)) == (False,)
     assert await hand.store.append([LogLine("s", "k", b"late", claim.token)]) == {claim.token}
     await hand.take_in("b")
     assert await hand.claim() == []
-    assert entries(await hand.add(order("c"), owner="hand")) == ["taken"]
+    assert entries(await hand.add(order("c"), owner="hand")) == ["accepted"]
 
 
 async def test_the_jobs_of_the_dead_run_again_and_the_dead_are_forgotten(hand: Hand) -> None:
     await hand.store.enroll(owner("heir"))
     await hand.start("a")
     await hand.start("b")
-    found = await hand.store.bury("hand", 0)
+    found = await hand.store.expire_owner("hand", 0)
     (made,) = await hand.change(crashed(hand, found[0]))
     assert made
     lease = await lease_of(hand, "hand")
     assert lease is not None
-    assert lease.holds == 1
+    assert lease.held == 1
     await hand.change(crashed(hand, found[1]))
     assert await lease_of(hand, "hand") is None
     again = await hand.claim(owner="heir")
@@ -131,16 +131,16 @@ async def test_the_jobs_of_the_dead_run_again_and_the_dead_are_forgotten(hand: H
 async def test_the_dead_can_be_buried_again_until_their_jobs_are_replaced(hand: Hand) -> None:
     await hand.start("a")
     await hand.start("b")
-    first = await hand.store.bury("hand", 0)
+    first = await hand.store.expire_owner("hand", 0)
     await hand.change(crashed(hand, first[0]))
-    second = await hand.store.bury("hand", 0)
+    second = await hand.store.expire_owner("hand", 0)
     assert ids(second) == ["b"]
     assert await hand.change(crashed(hand, second[0])) == (True,)
-    assert await hand.store.bury("hand", 0) == []
+    assert await hand.store.expire_owner("hand", 0) == []
 
 
 async def test_who_holds_nothing_is_forgotten_at_once(hand: Hand) -> None:
-    assert await hand.store.bury("hand", 0) == []
+    assert await hand.store.expire_owner("hand", 0) == []
     assert await hand.store.leases() == []
 
 
@@ -148,7 +148,7 @@ async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     claim = await hand.start("a")
     await hand.change(hand.ended(claim, stuck=True))
-    assert await hand.store.bury("hand", 0) == []
+    assert await hand.store.expire_owner("hand", 0) == []
     assert (await hand.pool()).running == 0
     assert await hand.store.leases() == []
     await hand.store.release([claim.token])
@@ -157,11 +157,11 @@ async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
 
 async def test_the_dead_are_forgotten_when_their_last_slot_is_free(hand: Hand) -> None:
     await hand.start("a")
-    (found,) = await hand.store.bury("hand", 0)
+    (found,) = await hand.store.expire_owner("hand", 0)
     assert await hand.change(hand.ended(found, stuck=True)) == (True,)
     lease = await lease_of(hand, "hand")
     assert lease is not None
-    assert lease.holds == 1
+    assert lease.held == 1
     await hand.store.release([found.token])
     assert await hand.store.leases() == []
 
@@ -171,7 +171,7 @@ async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand)
     await hand.store.enroll(owner("heir"))
     await hand.start("a")
     await hand.take_in("b")
-    (found,) = await hand.store.bury("hand", 0)
+    (found,) = await hand.store.expire_owner("hand", 0)
     assert await hand.claim(owner="heir") == []
     changed = [crashed(hand, found)]
     answer = await hand.store.replace(changed, ClaimRequest("heir", (0, 1)))
@@ -181,6 +181,6 @@ async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand)
 async def test_a_wish_survives_the_death_of_the_worker(hand: Hand) -> None:
     await hand.start("a")
     await hand.store.cancel(["a"], "me")
-    (found,) = await hand.store.bury("hand", 0)
+    (found,) = await hand.store.expire_owner("hand", 0)
     assert await hand.change(crashed(hand, found)) == (True,)
     assert await hand.status("a") == "cancelled"

@@ -9,7 +9,7 @@ import pytest
 
 from poolhand.contract import Store
 from poolhand.errors import StoreError
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from tests.contract.support import Another, Hand
 
 

@@ -24,7 +24,7 @@ async def full(hand: Hand) -> Hand:
 
 async def park(hand: Hand, *names: str, **options: Any) -> None:
     for name in names:
-        assert entries(await hand.add(order(name, **options))) == ["parked"]
+        assert entries(await hand.add(order(name, **options))) == ["blocked_submitter"]
 
 
 async def entry_of(hand: Hand, id: str, **options: Any) -> tuple[str, str]:
@@ -37,11 +37,11 @@ async def test_a_parked_order_has_no_place_and_no_record_among_the_jobs(full: Ha
     before = await full.audited()
     await park(full, "a")
     stored = await full.get("a")
-    assert stored.parked
+    assert stored.submitter_blocked
     assert stored.job.status is Status.QUEUED
     assert await full.store.brief("a") == b"brief of a"
     row = await full.pool()
-    assert (row.running, row.queued, row.parked) == (1, 1, 1)
+    assert (row.running, row.queued, row.blocked_submitters) == (1, 1, 1)
     assert await full.count() == {Status.RUNNING: 1, Status.QUEUED: 1}
     assert len(await full.found()) == 2
     assert await full.audited() == before
@@ -51,12 +51,12 @@ async def test_without_an_owner_nobody_is_parked(full: Hand) -> None:
     assert refused(await full.add(order("a"), owner=None)).reason == "full"
     assert refused(await full.add(order("a"), owner="nobody")).reason == "full"
     assert await full.store.get(["a"]) == [None]
-    assert (await full.pool()).parked == 0
+    assert (await full.pool()).blocked_submitters == 0
 
 
 async def test_a_batch_can_be_parked_in_part(full: Hand) -> None:
     answer = await full.add(order("a"), order("b", "other"), order("c"))
-    assert entries(answer) == ["parked", "taken", "parked"]
+    assert entries(answer) == ["blocked_submitter", "accepted", "blocked_submitter"]
 
 
 async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand) -> None:
@@ -65,10 +65,10 @@ async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand)
     await hand.take_in("b")
     await park(hand, "c", "d", "e")
     await hand.finish(claim)
-    assert [(await hand.get(name)).parked for name in "cde"] == [True, True, True]
+    assert [(await hand.get(name)).submitter_blocked for name in "cde"] == [True, True, True]
     # The place is free when the one that had it starts.
     (claim,) = await hand.claim(1)
-    assert [(await hand.get(name)).parked for name in "cde"] == [False, True, True]
+    assert [(await hand.get(name)).submitter_blocked for name in "cde"] == [False, True, True]
     assert await hand.status("c") == "queued"
     await hand.finish(claim)
     assert await hand.serve() == ["c", "d", "e"]
@@ -79,23 +79,23 @@ async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand)
 async def test_a_newcomer_stands_behind_those_that_wait(full: Hand) -> None:
     await park(full, "a", "b")
     assert await full.store.cancel(["waiting"], "me")
-    assert [(await full.get(name)).parked for name in "ab"] == [False, True]
-    assert entries(await full.add(order("c"))) == ["parked"]
+    assert [(await full.get(name)).submitter_blocked for name in "ab"] == [False, True]
+    assert entries(await full.add(order("c"))) == ["blocked_submitter"]
 
 
 async def test_who_gives_up_leaves_no_trace_and_makes_way(full: Hand) -> None:
     await park(full, "a", "b")
-    assert await full.store.unpark(["a"]) == []
+    assert await full.store.withdraw(["a"]) == []
     assert await full.store.get(["a"]) == [None]
     await full.store.cancel(["waiting"], "me")
-    assert not (await full.get("b")).parked
+    assert not (await full.get("b")).submitter_blocked
     assert "submit a" not in await full.audited()
 
 
 async def test_who_gives_up_too_late_learns_that_its_job_came_in(full: Hand) -> None:
     await park(full, "a", "b")
     await full.store.cancel(["waiting"], "me")
-    assert await full.store.unpark(["b", "none", "a"]) == ["a"]
+    assert await full.store.withdraw(["b", "none", "a"]) == ["a"]
     assert await full.status("a") == "queued"
     assert await full.store.get(["b"]) == [None]
 
@@ -104,13 +104,13 @@ async def test_cancelling_a_parked_order_takes_it_back(full: Hand) -> None:
     await park(full, "a", "b")
     assert await full.store.cancel(["a"], "me") == [None]
     assert await full.store.get(["a"]) == [None]
-    assert (await full.pool()).parked == 1
+    assert (await full.pool()).blocked_submitters == 1
     assert await full.audited("cancel") == []
 
 
 async def test_equal_keys_join_the_parked_order(full: Hand) -> None:
     await park(full, "a", idempotency_key="k")
-    assert await entry_of(full, "b", idempotency_key="k") == ("a", "parked")
+    assert await entry_of(full, "b", idempotency_key="k") == ("a", "blocked_submitter")
     await full.store.cancel(["waiting"], "me")
     assert await entry_of(full, "c", idempotency_key="k") == ("a", "joined")
 
@@ -121,16 +121,16 @@ async def test_a_parked_order_that_leaves_gives_its_key_back(hand: Hand) -> None
     await hand.start("running")
     await hand.take_in("waiting")
     await park(hand, "a", idempotency_key="k", rerun_failed=True)
-    await hand.store.unpark(["a"])
+    await hand.store.withdraw(["a"])
     assert await entry_of(hand, "b", idempotency_key="k") == ("old", "joined")
 
 
 async def test_a_dead_owner_takes_its_parked_orders_along(full: Hand) -> None:
     await full.store.enroll(owner("other"))
-    assert entries(await full.add(order("a"), owner="other")) == ["parked"]
+    assert entries(await full.add(order("a"), owner="other")) == ["blocked_submitter"]
     await park(full, "b")
-    assert [lease.holds for lease in await full.store.leases()] == [2, 1]
-    assert await full.store.bury("other", 0) == []
+    assert [lease.held for lease in await full.store.leases()] == [2, 1]
+    assert await full.store.expire_owner("other", 0) == []
     assert await full.store.get(["a"]) == [None]
     await full.store.cancel(["waiting"], "me")
     assert await full.status("b") == "queued"
@@ -143,40 +143,40 @@ async def test_all_parked_orders_of_a_dead_owner_go_before_anybody_comes_in(hand
     await hand.take_in("later", delay=100.0)
     # "a" cannot start at once, and nobody behind it may overtake it.
     for name, delay, who in [("a", 50.0, "other"), ("b", None, "other"), ("c", None, "hand")]:
-        assert entries(await hand.add(order(name, delay=delay), owner=who)) == ["parked"]
-    await hand.store.bury("other", 0)
+        assert entries(await hand.add(order(name, delay=delay), owner=who)) == ["blocked_submitter"]
+    await hand.store.expire_owner("other", 0)
     assert await hand.store.get(["a", "b"]) == [None, None]
-    assert [(await hand.get("c")).parked, await hand.status("c")] == [False, "queued"]
+    assert [(await hand.get("c")).submitter_blocked, await hand.status("c")] == [False, "queued"]
 
 
 async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Another) -> None:
     other = await another()
     await other.enroll(owner("other"))
     (answer,) = await other.add([JobBatch((order("a"),), "other")])
-    assert entries(answer) == ["parked"]
+    assert entries(answer) == ["blocked_submitter"]
     await full.store.cancel(["waiting"], "me")
     (stored,) = await other.get(["a"])
     assert stored is not None
-    assert not stored.parked
-    assert await other.unpark(["a"]) == ["a"]
+    assert not stored.submitter_blocked
+    assert await other.withdraw(["a"]) == ["a"]
 
 
 async def test_a_pool_with_more_slots_lets_the_parked_in(full: Hand) -> None:
     await park(full, "a", "b")
     await full.store.resize("pool", 2, "me")
-    assert (await full.pool()).parked == 2  # "waiting" has not left its place yet
+    assert (await full.pool()).blocked_submitters == 2  # "waiting" has not left its place yet
     await full.claim(1)
-    assert (await full.pool()).parked == 1
+    assert (await full.pool()).blocked_submitters == 1
     await full.store.declare(spec(backpressure=bounded(1), slots=3))
     await full.store.resize("pool", None, "me")
     await full.claim(1)
-    assert (await full.pool()).parked == 0
+    assert (await full.pool()).blocked_submitters == 0
 
 
 async def test_a_pool_with_a_longer_queue_lets_the_parked_in(full: Hand) -> None:
     await park(full, "a", "b", "c")
     await full.store.declare(spec(backpressure=bounded(3), slots=1))
-    assert [(await full.get(name)).parked for name in "abc"] == [False, False, True]
+    assert [(await full.get(name)).submitter_blocked for name in "abc"] == [False, False, True]
 
 
 async def test_a_pool_that_goes_on_lets_the_parked_in(hand: Hand) -> None:
@@ -185,7 +185,7 @@ async def test_a_pool_that_goes_on_lets_the_parked_in(hand: Hand) -> None:
     await hand.store.pause("pool", True, "me")
     await park(hand, "a", "b")
     await hand.store.pause("pool", False, "me")
-    assert [(await hand.get(name)).parked for name in "ab"] == [False, True]
+    assert [(await hand.get(name)).submitter_blocked for name in "ab"] == [False, True]
 
 
 async def test_a_parked_order_that_can_start_at_once_does_not_wait_for_a_place(hand: Hand) -> None:
@@ -195,7 +195,7 @@ async def test_a_parked_order_that_can_start_at_once_does_not_wait_for_a_place(h
     await park(hand, "b")
     await hand.finish(claim)
     assert await hand.status("b") == "queued"
-    assert not (await hand.get("b")).parked
+    assert not (await hand.get("b")).submitter_blocked
 
 
 async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) -> None:
@@ -204,7 +204,7 @@ async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) ->
     await park(hand, "b", delay=5.0)
     hand.clock.wait(5)
     await hand.store.promote()
-    assert not (await hand.get("b")).parked
+    assert not (await hand.get("b")).submitter_blocked
     assert await hand.status("b") == "queued"
 
 
@@ -214,8 +214,8 @@ async def test_a_refusal_changes_nothing_for_those_that_wait(hand: Hand) -> None
     await park(hand, "b", delay=5.0)
     hand.clock.wait(5)
     assert refused(await hand.add(order("c"), owner=None)).waiting == 1
-    assert (await hand.get("b")).parked
-    assert (await hand.pool()).parked == 1
+    assert (await hand.get("b")).submitter_blocked
+    assert (await hand.pool()).blocked_submitters == 1
     await hand.store.promote()
     assert await hand.serve() == ["b"]
 
@@ -227,7 +227,7 @@ async def test_a_parked_order_with_a_date_follows_the_calendar(hand: Hand) -> No
     await park(hand, "c", run_at=START + timedelta(seconds=7200))
     hand.clock.set_date(60)
     await hand.store.promote()
-    assert [(await hand.get(name)).parked for name in "bc"] == [False, True]
+    assert [(await hand.get(name)).submitter_blocked for name in "bc"] == [False, True]
     assert await hand.status("b") == "queued"
     hand.clock.set_date(-60)
     await hand.store.cancel(["later", "b"], "me")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from poolhand.contract import PoolRow
 from poolhand.errors import Conflict
 from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer
-from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.stored_desk import undeclared
 from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
@@ -45,7 +45,7 @@ async def test_a_pool_says_who_is_where(hand: Hand) -> None:
     await hand.submit("parked")
     row = await hand.pool()
     assert (row.running, row.queued, row.blocked) == (1, 1, 2)
-    assert (row.scheduled, row.parked) == (1, 1)
+    assert (row.scheduled, row.blocked_submitters) == (1, 1)
 
 
 async def test_declaring_again_puts_the_new_rules_in_force(hand: Hand) -> None:
@@ -198,14 +198,14 @@ async def test_the_parked_stay_parked_under_new_rules_without_room(hand: Hand) -
     await hand.store.declare(spec(slots=1, backpressure=bounded(1)))
     await hand.start("running")
     await hand.take_in("a")
-    assert entries(await hand.add(order("b"))) == ["parked"]
+    assert entries(await hand.add(order("b"))) == ["blocked_submitter"]
     await hand.store.declare(spec(slots=1, backpressure=bounded(1), queue=lifo()))
     row = await hand.pool()
-    assert (row.queued, row.parked) == (1, 1)
+    assert (row.queued, row.blocked_submitters) == (1, 1)
     await hand.store.declare(spec(slots=1, backpressure=ring_buffer(1)))
     await hand.take_in("c")
     assert await hand.statuses("a", "c") == "rejected queued"
-    assert (await hand.get("b")).parked
+    assert (await hand.get("b")).submitter_blocked
 
 
 async def test_a_paused_pool_takes_jobs_but_gives_none_out(hand: Hand) -> None:
@@ -235,7 +235,7 @@ async def test_a_resize_is_about_the_bound_too(hand: Hand) -> None:
     await hand.take_in("a")
     refused(await hand.submit("b"))
     await hand.store.resize("pool", 2, "me")
-    assert entries(await hand.add(order("b"))) == ["taken"]
+    assert entries(await hand.add(order("b"))) == ["accepted"]
 
 
 async def test_what_an_operator_does_to_an_unknown_pool_is_an_error(hand: Hand) -> None:

@@ -11,7 +11,7 @@ from poolhand.contract import ClaimRequest, Filter, JobPage
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.audit import DROP_DEAD, STREAM
 from poolhand.rules.job import Status
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import Keep
 from tests.conditions import WAITS
 from tests.contract.support import START, Another, Hand, ids, over, spec
 
@@ -144,11 +144,11 @@ async def test_a_text_that_nothing_has_finds_nothing(hand: Hand, text: str) -> N
         assert await store.find(which) == JobPage(())
         assert await store.count(which) == {}
     assert await store.cancel([text], "me") == [None]
-    assert await store.unpark([text]) == []
+    assert await store.withdraw([text]) == []
     assert await store.claim(ClaimRequest(text, (0,))) == []
     assert await store.claim(ClaimRequest("hand", (0,), (text,))) == []
     assert not (await store.extend(text, [])).alive
-    assert await store.bury(text, 0) == []
+    assert await store.expire_owner(text, 0) == []
     assert await store.get_document(text) is None
     assert not await store.delete(text)
     assert await store.scan(text) == []

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from poolhand.contract import ClaimRequest
 from poolhand.rules.queue.backpressure import bounded
-from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
+from poolhand.stores.sql.tables import EXPIRED_AT_ONCE
 from tests.contract.support import Another, Hand, order, spec
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from poolhand.contract import Change, Filter, Promoted
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
-from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
+from poolhand.stores.sql.tables import EXPIRED_AT_ONCE
 from tests.contract.support import START, Hand, entries, ids, order, spec
 
 
@@ -111,7 +111,7 @@ async def test_a_claim_ends_only_so_many_and_hands_out_none_that_has_expired(
     await hand.take_in("a")
     await hand.take_in("b", pool="other")
     if parked:
-        assert entries(await hand.add(order("p", expires=9.0))) == ["parked"]
+        assert entries(await hand.add(order("p", expires=9.0))) == ["blocked_submitter"]
     hand.clock.wait(5)
     assert ids(await hand.claim()) == ["b"]
     assert await hand.store.count(Filter(statuses=(Status.EXPIRED,))) == {

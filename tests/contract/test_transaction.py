@@ -14,10 +14,10 @@ from tests.contract.support import Hand, entries, ids, order, refused, spec
 async def test_jobs_come_in_with_the_commit(hand: Hand) -> None:
     made = await hand.store.begin()
     assert entries(await made.add(JobBatch((order("a"), order("b", "other"))))) == [
-        "taken",
-        "taken",
+        "accepted",
+        "accepted",
     ]
-    assert entries(await made.add(JobBatch((order("c"),)))) == ["taken"]
+    assert entries(await made.add(JobBatch((order("c"),)))) == ["accepted"]
     assert await hand.store.get(["a", "b", "c"]) == [None] * 3
     await made.commit()
     assert await hand.serve(("pool",)) == ["a", "c"]
@@ -50,7 +50,7 @@ async def test_what_has_no_place_is_refused_and_the_rest_comes_in(
 ) -> None:
     await hand.store.declare(spec(backpressure=policy, slots=1))
     made = await hand.store.begin()
-    assert entries(await made.add(JobBatch((order("a"),)))) == ["taken"]
+    assert entries(await made.add(JobBatch((order("a"),)))) == ["accepted"]
     assert refused(await made.add(JobBatch((order("b"),)))).pool == "pool"
     assert refused(await made.add(JobBatch((order("c", "other"), order("d"))))).pool == "pool"
     await made.commit()
@@ -62,7 +62,7 @@ async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.DROP_NEWEST), slots=0))
     await hand.take_in("a")
     made = await hand.store.begin()
-    for names, wanted in [("bc", ["taken", "rejected"]), ("d", ["rejected"])]:
+    for names, wanted in [("bc", ["accepted", "rejected"]), ("d", ["rejected"])]:
         answer = await made.add(JobBatch(tuple(order(name) for name in names)))
         assert entries(answer) == wanted
         assert not isinstance(answer, Refusal)
@@ -75,7 +75,7 @@ async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
 async def test_what_is_pushed_out_again_was_taken(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=ring_buffer(1), slots=0))
     made = await hand.store.begin()
-    assert entries(await made.add(JobBatch((order("a"), order("b"))))) == ["taken", "taken"]
+    assert entries(await made.add(JobBatch((order("a"), order("b"))))) == ["accepted", "accepted"]
     await made.commit()
     assert await hand.statuses("a", "b") == "rejected queued"
 

@@ -7,7 +7,7 @@ import pytest
 from poolhand.contract import Added
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import fail_fast
-from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.streams import inbox_of, rollbacks_of
 from tests.contract.support import Hand, entries, order, refused, spec
 
@@ -16,14 +16,14 @@ WAYS = list(OnBusy)
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand, way: OnBusy) -> None:
-    assert entries(await hand.add(order("a", session="s", on_busy=way))) == ["taken"]
+    assert entries(await hand.add(order("a", session="s", on_busy=way))) == ["accepted"]
     (claim,) = await hand.claim(1)
     assert claim.job.id == "a"
     await hand.finish(claim)
-    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
+    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
     # Another session, and the same of another tenant, are others.
-    assert entries(await hand.add(order("c", session="t", on_busy=way))) == ["taken"]
-    assert entries(await hand.add(order("d", session="s", tenant="x", on_busy=way))) == ["taken"]
+    assert entries(await hand.add(order("c", session="t", on_busy=way))) == ["accepted"]
+    assert entries(await hand.add(order("d", session="s", tenant="x", on_busy=way))) == ["accepted"]
     assert await hand.statuses(*"bcd") == "queued queued queued"
 
 
@@ -39,8 +39,8 @@ async def test_a_turn_that_may_not_wait_is_refused_and_leaves_no_trace(hand: Han
 @pytest.mark.parametrize("way", [OnBusy.INTERRUPT, OnBusy.ROLLBACK], ids=str)
 async def test_a_turn_may_end_the_one_that_runs(hand: Hand, way: OnBusy) -> None:
     claim = await hand.start("a", session="s")
-    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
-    assert (await hand.get("a")).cancel_wished
+    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
+    assert (await hand.get("a")).cancel_requested
     assert await hand.statuses("a", "b") == "running blocked"
     assert await rolled_back(hand) == ([b"a"] if way is OnBusy.ROLLBACK else [])
     await hand.finish(claim, status=Status.CANCELLED)
@@ -51,7 +51,7 @@ async def test_a_turn_may_end_the_one_that_runs(hand: Hand, way: OnBusy) -> None
 @pytest.mark.parametrize("way", [OnBusy.INTERRUPT, OnBusy.ROLLBACK], ids=str)
 async def test_a_turn_may_end_the_one_that_waits(hand: Hand, way: OnBusy) -> None:
     await hand.take_in("a", session="s")
-    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
+    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
     assert await hand.statuses("a", "b") == "cancelled queued"
     assert await rolled_back(hand) == ([b"a"] if way is OnBusy.ROLLBACK else [])
 
@@ -64,13 +64,13 @@ async def test_who_does_not_come_in_ends_nobody(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
     await hand.start("a", session="s")
     refused(await hand.add(order("b", session="s", on_busy=OnBusy.INTERRUPT)))
-    assert not (await hand.get("a")).cancel_wished
+    assert not (await hand.get("a")).cancel_requested
 
 
 async def test_a_turn_joins_the_last_that_waits_or_waits_itself(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     merge = OnBusy.MERGE
-    assert entries(await hand.add(order("b", session="s", on_busy=merge))) == ["taken"]
+    assert entries(await hand.add(order("b", session="s", on_busy=merge))) == ["accepted"]
     joined = await hand.add(order("c", session="s", on_busy=merge))
     assert isinstance(joined, tuple)
     assert [(one.job.id, one.entry.value) for one in joined] == [("b", "joined")]
@@ -78,7 +78,7 @@ async def test_a_turn_joins_the_last_that_waits_or_waits_itself(hand: Hand) -> N
     await hand.add(order("e", session="s", on_busy=merge))
     # Not one of other code.
     assert entries(await hand.add(order("f", session="s", name="other", on_busy=merge))) == [
-        "taken"
+        "accepted"
     ]
     assert await hand.store.get(["c", "e"]) == [None, None]
     assert [one.body for one in await hand.store.read(inbox_of("b"))] == [b"brief of c"]
@@ -91,7 +91,7 @@ async def test_a_turn_that_has_begun_is_joined_by_nobody(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     await hand.retry(claim)
     (added,) = await taken(hand, "b")
-    assert added.entry.value == "taken"
+    assert added.entry.value == "accepted"
     assert await hand.store.read(inbox_of("a")) == []
 
 
@@ -112,4 +112,4 @@ async def test_a_key_goes_before_the_session(hand: Hand) -> None:
     for way in WAYS:
         answer = await hand.add(order("b", session="s", idempotency_key="k", on_busy=way))
         assert entries(answer) == ["joined"]
-    assert not (await hand.get("a")).cancel_wished
+    assert not (await hand.get("a")).cancel_requested

@@ -74,9 +74,9 @@ async def test_who_waits_for_a_place_has_begun_the_session_until_he_gives_up(han
     policy = bounded(1, on_full=OnFull.BLOCK_SUBMITTER)
     await hand.store.declare(spec(backpressure=policy))
     await hand.take_in("full")
-    assert entries(await hand.add(order("a", session="s", user="ana"))) == ["parked"]
+    assert entries(await hand.add(order("a", session="s", user="ana"))) == ["blocked_submitter"]
     assert refused(await hand.submit("b", "other", session="s", user="bob")).reason == "user"
-    await hand.store.unpark(["a"])
+    await hand.store.withdraw(["a"])
     assert await users(hand) == {}
     await hand.take_in("c", pool="other", session="s", user="bob")
 
@@ -95,7 +95,7 @@ async def test_a_dead_turn_is_run_again_for_its_user(hand: Hand, clock: Clock) -
     claim = await hand.start("a", session="s", user="ana")
     await hand.finish(claim, status=claim.job.status.FAILED)
     again = order("b", session="s", user="ana", revives="a", continues="a")
-    assert entries(await hand.add(again)) == ["taken"]
+    assert entries(await hand.add(again)) == ["accepted"]
 
 
 # How long it is remembered

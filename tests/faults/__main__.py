@@ -32,7 +32,7 @@ from tests.faults.unfinished import unfinished
 
 MOST_TOLD = 20
 HISTORY = REPOSITORY / "build" / "faults.json"
-PAGE = REPOSITORY / "docs" / "promises.md"
+PAGE = REPOSITORY / "docs" / "explanation" / "promises.md"
 
 
 def play(name: str, store: str, settings: Settings, keep: bool) -> Played:
@@ -102,7 +102,11 @@ def asked() -> argparse.Namespace:
     add("--store", action="append", choices=STORES, help="only over this one, or these")
     add("--history", type=Path, default=HISTORY, help="where to keep what came of it, as JSON")
     add("--keep", action="store_true", help="keep the files of all rows")
-    add("--publish", type=Path, help="play nothing; put this history into docs/promises.md")
+    add(
+        "--publish",
+        type=Path,
+        help="play nothing; put this history into docs/explanation/promises.md",
+    )
     return parser.parse_args()
 
 

@@ -15,7 +15,8 @@ from random import Random
 from threading import Event
 from typing import Any
 
-from poolhand import Job, current_job, fencing_token, stop_requested
+from poolhand import current_job, fencing_token, stop_requested
+from poolhand.views import Job
 from tests.faults import outside
 from tests.faults.marks import Marks
 

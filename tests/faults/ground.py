@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.faults import outside
 
 if TYPE_CHECKING:
-    from poolhand.testing import PostgresServer
+    from tests.private_servers.postgres_server import PostgresServer
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 STORES = (SQLITE, POSTGRES)
@@ -86,10 +86,11 @@ def laid(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground
 @contextmanager
 def postgres(programs: Path | None = None) -> Iterator[PostgresServer]:
     """Have a server for a block, or say why there is none."""
-    from poolhand import Unsupported
+    from poolhand.errors import Unsupported
     from poolhand.runtime import Runtime
     from poolhand.stores.open import store_of
-    from poolhand.testing import PostgresServer, ServerMissing
+    from tests.private_servers.postgres_server import PostgresServer
+    from tests.private_servers.programs import ServerMissing
 
     server = PostgresServer(binaries=programs)
     try:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from poolhand.testing import ServerMissing
-from poolhand.testing.postgres_server import find_postgres
 from tests.faults.ground import Skipped
 from tests.preload import preload
+from tests.private_servers.postgres_server import find_postgres
+from tests.private_servers.programs import ServerMissing
 
 SOURCE = Path(__file__).with_name("clock.c")
 SHIFT = "shift"

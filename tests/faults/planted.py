@@ -40,7 +40,9 @@ def acknowledges_early() -> None:
         task = asyncio.create_task(later())
         _kept.add(task)
         task.add_done_callback(_kept.discard)
-        return [tuple(Added(one.job, Admission.TAKEN) for one in batch.orders) for batch in batches]
+        return [
+            tuple(Added(one.job, Admission.ACCEPTED) for one in batch.orders) for batch in batches
+        ]
 
     _patch(store, "add", early)
 
@@ -77,7 +79,7 @@ def counts_late_results() -> None:
 
     async def by_force(store: Store, change: Any) -> None:
         for lease in await store.leases():
-            for claim in await store.bury(lease.owner.id, lease.renewal):
+            for claim in await store.expire_owner(lease.owner.id, lease.renewal):
                 is_it = claim.job.id == change.job.id
                 what = replace(change, token=claim.token) if is_it else hand_back(claim)
                 await settle(store, [what])

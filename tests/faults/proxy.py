@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from poolhand.testing.servers import free_port
 from tests.faults.link import Link
 from tests.faults.messages import Way
+from tests.private_servers.programs import free_port
 
 T = TypeVar("T")
 

@@ -53,5 +53,5 @@ async def bury_all(url: str) -> None:
     """Take back the leases of all owners, as a reaper does that holds them for dead."""
     async with opened(url) as store:
         for lease in await store.leases():
-            claims = await store.bury(lease.owner.id, lease.renewal)
+            claims = await store.expire_owner(lease.owner.id, lease.renewal)
             await store.replace([crashed(claim, Runtime().wall()) for claim in claims])

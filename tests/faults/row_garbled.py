@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 
 from poolhand.contract import JobBatch, JobRequest
-from poolhand.durable.calls.call_record import CallRecord, write_brief
+from poolhand.durable.calls.call_record import CallRecord, write_call_record
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.wake import folder_of
@@ -75,7 +75,7 @@ async def hand_in(ground: Ground, items: list[Item], random: Random) -> None:
 def noise(random: Random) -> bytes:
     """Return bytes that are no order, some of them nearly one."""
     some = random.randbytes(random.randrange(LONGEST))
-    brief = write_brief(CallRecord("plain.garbled", some))
+    brief = write_call_record(CallRecord("plain.garbled", some))
     match random.randrange(5):
         case 0:
             return some
@@ -109,8 +109,8 @@ def _send(ground: Ground, random: Random) -> int:
 
 
 def _notify(ground: Ground, random: Random) -> int:
-    from poolhand.stores.postgres.server.address import address_of
-    from poolhand.stores.postgres.server.notify import PostgresSignals
+    from poolhand.stores.postgres.connections import address_of
+    from poolhand.stores.postgres.notify import PostgresSignals
 
     channel = PostgresSignals(address_of(ground.url), Runtime()).channel
     letters = [chr(code) for code in range(1, 0x2000) if chr(code) not in "'\\"]

@@ -23,9 +23,10 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from poolhand import App, Limits, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
+from poolhand import App, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
 from poolhand.contract import Filter
 from poolhand.runtime import Runtime
+from poolhand.settings import Limits, Wire
 from poolhand.stores.open import store_of
 from poolhand.wire.limits import LIMITS
 from tests.faults import bodies, outside
@@ -78,7 +79,7 @@ def shift() -> float:
 def make_app(plan: Plan, payload: int) -> tuple[App, dict[tuple[str, str], Task[..., Any, Any]]]:
     """Return an app with the pools of a plan, and its tasks by pool and name."""
     limits = Limits(payload=payload) if payload else LIMITS
-    made = App(os.environ["FAULTS_URL"], limits=limits, runtime=ShiftedRuntime())
+    made = App(os.environ["FAULTS_URL"], wire=Wire(limits=limits), runtime=ShiftedRuntime())
     for pool, cap in plan.caps.items():
         if pool in plan.fair:
             most = plan.key_caps.get(pool)
@@ -159,7 +160,9 @@ class Submitters:
         return await task.submit_many([(item.number, item.seconds) for item in items])
 
     def _moment(self, seconds: float | None) -> Any:
-        return None if seconds is None else self.app.runtime.wall() + timedelta(seconds=seconds)
+        return (
+            None if seconds is None else self.app.core.runtime.wall() + timedelta(seconds=seconds)
+        )
 
 
 class Watch:
@@ -187,8 +190,8 @@ class Watch:
         if self._missing:
             return False
         try:
-            station = await self._app.station()
-            counts = await station.keeper.ask(lambda: station.store.count(Filter()))
+            connection = await self._app.core.connection()
+            counts = await connection.thread.ask(lambda: connection.store.count(Filter()))
         except PoolhandError:
             return False
         return all(status.terminal for status in counts)

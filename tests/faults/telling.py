@@ -6,8 +6,9 @@ import os
 import sys
 import time
 
-from poolhand import App, Event
+from poolhand import App
 from poolhand.observe.events import LeaseLost, LoopBlocked, OwnerReaped, StoreTrouble
+from poolhand.views import Event
 from tests.faults import bodies, outside
 
 READY_EVERY = 0.1

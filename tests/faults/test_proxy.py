@@ -14,11 +14,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand.testing import PostgresServer
-from poolhand.testing.servers import ServerMissing
 from tests.faults.crew import until
 from tests.faults.messages import Exchange, Way
 from tests.faults.proxy import Proxy
+from tests.private_servers.postgres_server import PostgresServer
+from tests.private_servers.programs import ServerMissing
 
 LIMIT = 20.0
 SHORT = 0.2  # seconds in which what is held up does not come

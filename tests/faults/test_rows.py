@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.extent import times
 from tests.faults.checker import Verdict, check
 from tests.faults.crew import begin, until
-from tests.faults.ground import POSTGRES, SQLITE, STORES, Ground, Skipped, laid
+from tests.faults.ground import POSTGRES, SQLITE, Ground, Skipped, laid
 from tests.faults.load import Item, Plan
 from tests.faults.planted import PLANTED
 from tests.faults.row_clock import clock
@@ -43,9 +44,13 @@ pytestmark = [
     pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="looks for strays there"),
 ]
 
-SHORT = Settings(seed=7, kills=10, jobs=200, longest=0.4, pace=0.5, say=print)
+SHORT = Settings(seed=7, kills=10, jobs=times(100, 200), longest=0.4, pace=0.5, say=print)
 
-on_both = pytest.mark.parametrize("ground", STORES, indirect=True)
+on_both = pytest.mark.parametrize(
+    "ground", [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.full)], indirect=True
+)
+# Promises of farms and tools: tests/system/test_farm_*.py and test_crashing_agent.py hold them too.
+in_full = pytest.mark.full
 on_sqlite = pytest.mark.parametrize("ground", [SQLITE], indirect=True)
 on_postgres = pytest.mark.parametrize("ground", [POSTGRES], indirect=True)
 
@@ -107,6 +112,7 @@ def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
     expect(fence(ground, SHORT), late_results=4, recovered=4, duplicated=0)
 
 
+@in_full
 @on_both
 def test_a_tool_that_must_happen_once_does_so_whenever_its_process_is_killed(
     ground: Ground,
@@ -114,7 +120,7 @@ def test_a_tool_that_must_happen_once_does_so_whenever_its_process_is_killed(
     expect(tools(ground, replace(SHORT, kills=3)), accepted=18, duplicated=0)
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.full)])
 def test_a_moved_wall_clock_moves_no_lease_and_no_delay_only_appointments(
     tmp_path: Path, store: str
 ) -> None:
@@ -152,6 +158,7 @@ def test_a_process_out_of_descriptors_says_so_and_goes_on(ground: Ground) -> Non
     expect(descriptors(ground, SHORT), accepted=60, lost=0, duplicated=0)
 
 
+@in_full
 @on_sqlite
 def test_a_farm_replaces_workers_that_were_killed_and_loses_none_of_their_jobs(
     ground: Ground,
@@ -159,11 +166,13 @@ def test_a_farm_replaces_workers_that_were_killed_and_loses_none_of_their_jobs(
     expect(farm_workers(ground, SHORT), kills=2, lost=0, unexpected=0, duplicated=0)
 
 
+@in_full
 @on_postgres
 def test_workers_that_lost_their_supervisor_give_their_jobs_back_and_end(ground: Ground) -> None:
     expect(farm_supervisor(ground, SHORT), lost=0, duplicated=0, crashes=0)
 
 
+@in_full
 @on_sqlite
 def test_a_farm_that_is_stopped_charges_no_attempt_and_told_twice_it_ends_at_once(
     ground: Ground,
@@ -171,27 +180,32 @@ def test_a_farm_that_is_stopped_charges_no_attempt_and_told_twice_it_ends_at_onc
     expect(farm_term(ground, SHORT), lost=0, duplicated=0, recovered=0)
 
 
+@in_full
 @on_sqlite
 def test_workers_that_are_replaced_under_load_do_everything_once(ground: Ground) -> None:
     verdict = farm_rolling(ground, SHORT, seconds=4.0)
-    expect(verdict, accepted=1000, lost=0, duplicated=0, recovered=0, workers=6)
+    expect(verdict, accepted=5 * SHORT.jobs, lost=0, duplicated=0, recovered=0, workers=6)
 
 
+@in_full
 @on_sqlite
 def test_a_farm_that_is_stopped_leaves_another_one_alone(ground: Ground) -> None:
     expect(farm_two(ground, SHORT), lost=0, duplicated=0, crashes=0)
 
 
+@in_full
 @on_sqlite
 def test_poison_in_a_farm_ends_dead_and_takes_no_neighbour_along(ground: Ground) -> None:
     expect(farm_poison(ground, SHORT, good=30, poisons=2), accepted=32, dead=2, lost=0)
 
 
+@in_full
 @on_sqlite
 def test_a_job_that_blocks_its_worker_is_named_and_harms_no_neighbour(ground: Ground) -> None:
     expect(farm_blocked(ground, SHORT), lost=0, duplicated=0, recovered=0)
 
 
+@in_full
 @on_postgres
 def test_a_worker_killed_with_200_jobs_running_loses_none(ground: Ground) -> None:
     expect(farm_crash(ground, SHORT), lost=0, duplicated=0, recovered=200)
@@ -219,6 +233,7 @@ def test_every_planted_bug_has_a_row_that_is_played_short() -> None:
     assert {bug.row for bug in PLANTED.values()} <= SHORT_ROWS.keys()
 
 
+@in_full
 @on_both
 def test_two_services_share_a_store_and_no_job_is_dead(ground: Ground) -> None:
     verdict = services(ground, replace(SHORT, jobs=40))

@@ -10,7 +10,8 @@ import os
 from random import Random
 from typing import Any
 
-from poolhand import App, KeyRing, Retry, Snooze, current_job, tool, tool_context
+from poolhand import App, Retry, Snooze, current_job, tool, tool_context
+from poolhand.settings import KeyRing, Wire
 from tests.faults import bodies, outside
 
 KEYS = {"a": b"a" * 32, "b": b"b" * 32}
@@ -22,7 +23,7 @@ SNOOZE = 0.1
 EXPIRES_IN = 3  # one job in so many sleeps until its receipts have expired
 random = Random()
 
-app = App(os.environ["FAULTS_URL"], ring=RING, codec=CODEC)
+app = App(os.environ["FAULTS_URL"], wire=Wire(ring=RING, codec=CODEC))
 
 
 def note(what: str, number: int, name: str = "", **more: Any) -> None:

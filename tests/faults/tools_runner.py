@@ -42,13 +42,13 @@ async def main(numbers: list[int], until: str) -> None:
 
 async def is_over(settles: bool) -> bool:
     """Tell whether nothing is left to be done; decide what has to be decided."""
-    station = await app.station()
-    counts = await station.keeper.ask(lambda: station.store.count(Filter()))
+    connection = await app.core.connection()
+    counts = await connection.thread.ask(lambda: connection.store.count(Filter()))
     if not all(status.terminal for status in counts):
         return False
     if not settles:
         return True
-    page = await station.keeper.ask(lambda: station.store.find(Filter(dead=True), None, 1000))
+    page = await connection.thread.ask(lambda: connection.store.find(Filter(dead=True), None, 1000))
     unknown = [one.job for one in page.jobs if is_unknown(one.job)]
     for job in unknown:
         await settle(job)

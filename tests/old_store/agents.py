@@ -14,7 +14,6 @@ from typing import Any
 
 from poolhand import (
     App,
-    KeyRing,
     Retry,
     Session,
     Snooze,
@@ -26,6 +25,7 @@ from poolhand import (
     tool,
 )
 from poolhand.runtime import Runtime
+from poolhand.settings import KeyRing, Wire
 
 SECRET = {"k1": b"the secret of the old store, 32 b"}
 LONG = 100.0  # how long what is scheduled waits
@@ -195,7 +195,7 @@ def make_app(url: str, world: World, runtime: Runtime) -> tuple[App, Tasks]:
 
 def make_signed_app(url: str, world: World, runtime: Runtime, ring: KeyRing) -> tuple[App, Tasks]:
     """Return another app on the store, which signs what it writes."""
-    app = App(url, runtime=runtime, ring=ring)
+    app = App(url, runtime=runtime, wire=Wire(ring=ring))
 
     @app.task(pool="signed", name="signs")
     async def signs(word: str) -> str:

@@ -21,11 +21,10 @@ from threading import Event
 from typing import Any
 
 import poolhand
-from poolhand import KeyRing
-from poolhand.testing import PostgresServer
-from poolhand.testing.postgres_server import find_postgres
+from poolhand.settings import KeyRing
 from tests.old_store.agents import LONG, SECRET, Somewhere, Tasks, World, elsewhere, make_app
 from tests.old_store.agents import make_signed_app as make_signed
+from tests.private_servers.postgres_server import PostgresServer, find_postgres
 
 HERE = Path(__file__).parent
 PATIENCE = 30.0
@@ -131,11 +130,11 @@ async def cut_while_it_waits(url: str, ledger: Path) -> None:
     async with signed:
         await call(signs, "signs", "signed")
     parks = asyncio.create_task(call(tasks, "work_full", "parked"))
-    station = await app.station()
+    connection = await app.core.connection()
 
     async def is_parked() -> bool:
-        (row,) = await station.keeper.ask(lambda: station.store.pools(["full"]))
-        return row.parked == 1
+        (row,) = await connection.thread.ask(lambda: connection.store.pools(["full"]))
+        return row.blocked_submitters == 1
 
     await until(is_parked)
     assert not parks.done()

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from poolhand.errors import Conflict
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
+from poolhand.rules.lifecycle import Keep
 from poolhand.rules.queue.entry import Window
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.timing import EPOCH, seconds
-from poolhand.rules.retention import Keep
 from poolhand.rules.streams import events_of, inbox_of, journal_of
 from poolhand.runtime import Runtime
-from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
+from poolhand.stores.sql.tables import EXPIRED_AT_ONCE
 from tests.oracle.log import MemoryLog
 from tests.oracle.rows import Moments, Pool, Row
 
@@ -76,7 +76,7 @@ class Books:
     def open(self, pool: Pool) -> Pool:
         """Let a pool come into being."""
         self.pools[pool.spec.name] = pool
-        pool.desk.news = self.topics
+        pool.desk.topics = self.topics
         return pool
 
     def known(self, name: str) -> Pool:
@@ -97,7 +97,7 @@ class Books:
         occupied = [row.job.key for row in rows for _ in range(row.stuck + bool(row.token))]
         living = [row for row in rows if not row.job.status.terminal]
         pool.declare(spec, living, occupied, self.now)
-        pool.desk.news = self.topics
+        pool.desk.topics = self.topics
         self.freed.add(pool)
         self.welcome(pool)
 
@@ -181,11 +181,11 @@ class Books:
 
     def park(self, row: Row) -> None:
         self.keep(row)
-        row.parked = True
+        row.submitter_blocked = True
         if row.by_wall:
             self._parked_by_wall[row.job.id] = row
 
-    def unpark(self, *rows: Row) -> None:
+    def withdraw(self, *rows: Row) -> None:
         """Let parked rows go, all of them before anybody else gets a place."""
         for row in rows:
             row.pool.desk.dismiss(row)
@@ -197,7 +197,7 @@ class Books:
     def welcome(self, pool: Pool) -> None:
         """Note who of the parked has got a place."""
         desk = pool.desk
-        if desk.parked.size or desk.admitted:
+        if desk.blocked_submitters.size or desk.admitted:
             for row in desk.welcome(self.now):
                 self._leave_parking(row)
                 self.accept(row)
@@ -207,7 +207,7 @@ class Books:
         assert row.holder is not None
         del row.holder.parked[row.job.id]
         self._parked_by_wall.pop(row.job.id, None)
-        row.parked, row.holder = False, None
+        row.submitter_blocked, row.holder = False, None
 
     # Being run
 
@@ -253,12 +253,12 @@ class Books:
     def cancel(self, row: Row, by: str) -> None:
         """End a job that waits, wish the end of one that runs."""
         job = row.job
-        if not job.status.terminal and not row.wished:
+        if not job.status.terminal and not row.cancel_requested:
             self.note(audit.acted_on(audit.CANCEL, job, by, "", self.at))
         if job.status.waiting:
             self.remove(row, lifecycle.cancel(job, self.at))
-        elif job.status is Status.RUNNING and not row.wished:
-            row.wished = True
+        elif job.status is Status.RUNNING and not row.cancel_requested:
+            row.cancel_requested = True
             self.topics.add("wish")
 
     def prune(self, keep: Keep, limit: int) -> int:

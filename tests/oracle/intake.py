@@ -19,15 +19,15 @@ from poolhand.rules.queue.backpressure import (
     drop_reason,
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.queue.on_busy import TURN, BusyAction, OnBusy
-from poolhand.rules.queue.pool_spec import undeclared
-from poolhand.rules.queue.stored_desk import Trial, may_refuse
+from poolhand.rules.queue.gates import TURN, BusyAction, OnBusy
+from poolhand.rules.queue.stored_desk import may_refuse, undeclared
 from poolhand.rules.queue.timing import arrival
 from poolhand.rules.streams import inbox_of
-from poolhand.stores.sql.bounds import cannot_be_kept, known_already
-from poolhand.stores.sql.turns import ended_for
+from poolhand.stores.sql.admission import ended_for
+from poolhand.stores.sql.tables import cannot_be_kept, known_already
 from tests.oracle.books import Books
 from tests.oracle.rows import Holder, Pool, Row
+from tests.oracle.trial import Trial
 
 Key = tuple[str, str | None, str]  # pool, tenant and idempotency key
 
@@ -58,7 +58,7 @@ class Intake:
         """Return what would become now of orders whose submitter waits for none."""
         self._books.begin()
         rows = self._rows(orders)
-        refusal = self._refusal(orders, rows, may_park=False)
+        refusal = self._refusal(orders, rows, may_block=False)
         if refusal is not None:
             return refusal
         trials: dict[Pool, Trial[Row]] = {}
@@ -70,7 +70,7 @@ class Intake:
                 added.append(Added(taken[key], Admission.JOINED))
                 continue
             answer = self._foresee(order, row, trials)
-            if key is not None and answer.entry is Admission.TAKEN:
+            if key is not None and answer.entry is Admission.ACCEPTED:
                 taken[key] = answer.job
             added.append(answer)
         return tuple(added)
@@ -79,11 +79,14 @@ class Intake:
         now, policy = self._books.now, row.pool.spec.backpressure
         owner = row.pool.desk.joined(row.job, order.rerun_failed, now)
         if owner is not None:
-            return Added(owner.job, Admission.PARKED if owner.parked else Admission.JOINED)
+            return Added(
+                owner.job,
+                Admission.BLOCKED_SUBMITTER if owner.submitter_blocked else Admission.JOINED,
+            )
         drops = isinstance(policy, Bounded) and policy.on_full is OnFull.DROP_NEWEST
         if drops and _trial(trials, row, now).refuses(row, order.rerun_failed):
             return Added(self._rejected(row), Admission.REJECTED)
-        return Added(row.job, Admission.TAKEN)
+        return Added(row.job, Admission.ACCEPTED)
 
     def _take(
         self, orders: Sequence[JobRequest], rows: Sequence[Row], holder: Holder | None
@@ -103,7 +106,7 @@ class Intake:
             if isinstance(answer, Refusal):
                 assert len(orders) == 1
                 return answer
-            if order.revives is not None and answer.entry in (Admission.TAKEN, Admission.JOINED):
+            if order.revives is not None and answer.entry in (Admission.ACCEPTED, Admission.JOINED):
                 self._revive(order.revives, order.job.submitted_by, answer.job.id)
             if order.triggers is not None and answer.entry is not Admission.REJECTED:
                 by, id, at = order.job.submitted_by, order.triggers, self._books.at
@@ -113,7 +116,7 @@ class Intake:
         return tuple(added)
 
     def _refusal(
-        self, orders: Sequence[JobRequest], rows: Sequence[Row], may_park: bool
+        self, orders: Sequence[JobRequest], rows: Sequence[Row], may_block: bool
     ) -> Refusal | None:
         """Return why a batch would be refused now; nothing is changed."""
         books = self._books
@@ -126,7 +129,7 @@ class Intake:
                 if dead is None or not dead.dead or order.revives in revived:
                     return _refusal(pool, "not_dead", pool.desk.waiting)
                 revived.add(order.revives)
-            if may_refuse(pool.spec.backpressure, may_park and order.revives is None):
+            if may_refuse(pool.spec.backpressure, may_block and order.revives is None):
                 trial = _trial(trials, row, books.now)
                 if trial.refuses(row, order.rerun_failed):
                     return _refusal(pool, "full", trial.waiting)
@@ -147,8 +150,8 @@ class Intake:
         else:
             books.keep(row)
             books.accept(row)
-            answer = Added(row.job, Admission.TAKEN)
-        if turn is not None and isinstance(answer, Added) and answer.entry is Admission.TAKEN:
+            answer = Added(row.job, Admission.ACCEPTED)
+        if turn is not None and isinstance(answer, Added) and answer.entry is Admission.ACCEPTED:
             books.log.append(ended_for(turn.job, order.on_busy), books.at)
             books.cancel(turn, order.job.submitted_by)
         return answer
@@ -158,17 +161,17 @@ class Intake:
         books, desk, job = self._books, pool.desk, order.job
         if order.on_busy is OnBusy.ENQUEUE or desk.joined(job, order.rerun_failed, books.now):
             return None
-        meeting = desk.meet(job, order.on_busy)
-        match meeting.way:
+        busy = desk.resolve_busy(job, order.on_busy)
+        match busy.action:
             case BusyAction.REFUSE:
                 return _refusal(pool, "busy", desk.waiting)
             case BusyAction.JOIN:
-                assert meeting.turn is not None
-                id = meeting.turn.job.id
+                assert busy.turn is not None
+                id = busy.turn.job.id
                 books.log.append([LogLine(inbox_of(id), TURN, order.brief)], books.at)
-                return Added(meeting.turn.job, Admission.JOINED)
+                return Added(busy.turn.job, Admission.JOINED)
             case _:
-                return meeting.turn
+                return busy.turn
 
     def _carry_out(self, verdict: Verdict[Row], row: Row, holder: Holder | None) -> Added | Refusal:
         books, desk = self._books, row.pool.desk
@@ -178,9 +181,12 @@ class Intake:
                 books.accept(row)
                 if victim is not None:
                     self._reject(victim, row.job.id)
-                return Added(row.job, Admission.TAKEN)
+                return Added(row.job, Admission.ACCEPTED)
             case Joined(entry=owner):
-                return Added(owner.job, Admission.PARKED if owner.parked else Admission.JOINED)
+                return Added(
+                    owner.job,
+                    Admission.BLOCKED_SUBMITTER if owner.submitter_blocked else Admission.JOINED,
+                )
             case Rejected():
                 books.keep(row)
                 books.note(audit.submitted(row.job))
@@ -190,7 +196,7 @@ class Intake:
                 books.park(row)
                 row.holder = holder
                 holder.parked[row.job.id] = row
-                return Added(row.job, Admission.PARKED)
+                return Added(row.job, Admission.BLOCKED_SUBMITTER)
             case Parked():
                 desk.dismiss(row)
                 return _refusal(row.pool, "full", desk.waiting)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.causes import claimable
-from poolhand.rules.queue.round_robin import behind, deal
+from poolhand.rules.explain import claimable
+from poolhand.rules.queue.strategy import behind, round_robin
 from poolhand.rules.queue.timing import comeback
 from tests.oracle.books import Books
 from tests.oracle.documents import MemoryDocuments
@@ -31,7 +31,7 @@ class Leases:
     def living(self, owner: str | None) -> Holder | None:
         """Return an owner that may hold leases."""
         holder = None if owner is None else self._owners.get(owner)
-        return None if holder is None or holder.buried else holder
+        return None if holder is None or holder.expired else holder
 
     def enroll(self, owner: Owner) -> None:
         self._owners.setdefault(owner.id, Holder(owner)).owner = owner
@@ -51,7 +51,7 @@ class Leases:
             # There will be something to claim when somebody has ended the others.
             self._books.topics.add("ready")
         claims = self._of_causes([pool for pool in pools if pool not in overdue], holder, wanted)
-        turns = deal(pools, self._books.next)
+        turns = round_robin(pools, self._books.next)
         for slot, (pool, row) in zip(wanted.slots[len(claims) :], turns, strict=False):
             self._last = pool
             claims.append(self._start(row, holder, slot))
@@ -95,7 +95,7 @@ class Leases:
         self._let_go(row, change.stuck)
         if job.status.terminal:
             books.end(row, job, audit.ended(job))
-        elif row.wished:
+        elif row.cancel_requested:
             job = lifecycle.cancel(job, books.at)
             books.end(row, job, audit.ended(job))
         else:
@@ -150,10 +150,12 @@ class Leases:
         holder.renewal += 1
         claims, stuck = holder.claims, holder.stuck
         lost = [token for token in tokens if token not in claims and token not in stuck]
-        wished = [token for token in tokens if token in claims and claims[token].wished]
-        return Extended(True, tuple(lost), tuple(wished))
+        cancel_requested = [
+            token for token in tokens if token in claims and claims[token].cancel_requested
+        ]
+        return Extended(True, tuple(lost), tuple(cancel_requested))
 
-    def bury(self, owner: str, renewal: int) -> list[Claim]:
+    def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
         """End the leases of an owner; what it ran goes on under new tokens.
 
         New, so that nothing the dead may still send can be taken for good.
@@ -161,8 +163,8 @@ class Leases:
         holder = self._owners.get(owner)
         if holder is None or holder.renewal != renewal:
             return []
-        holder.buried = True
-        self._books.unpark(*holder.parked.values())
+        holder.expired = True
+        self._books.withdraw(*holder.parked.values())
         for token in list(holder.stuck):
             self._unstick(holder.stuck.pop(token))
         rows = list(holder.claims.values())
@@ -175,5 +177,5 @@ class Leases:
 
     def _forget(self, holder: Holder) -> None:
         """Forget an owner that is dead and holds nothing any more."""
-        if holder.buried and not holder.holds:
+        if holder.expired and not holder.held:
             del self._owners[holder.owner.id]

@@ -8,8 +8,7 @@ from poolhand.contract import Claim, Filter, Lease, Owner, PoolRow, Stored
 from poolhand.rules.job import Job
 from poolhand.rules.queue.entry import Entry, Window
 from poolhand.rules.queue.idempotency import IdempotencyKeys
-from poolhand.rules.queue.pool_spec import PoolSpec
-from poolhand.rules.queue.stored_desk import StoredDesk
+from poolhand.rules.queue.stored_desk import PoolSpec, StoredDesk
 
 
 class Row(Entry):
@@ -21,17 +20,17 @@ class Row(Entry):
     __slots__ = (
         "brief",
         "by_wall",
+        "cancel_requested",
         "dead",
         "holder",
         "number",
         "over_at",
-        "parked",
         "pool",
         "since",
         "slot",
         "stuck",
+        "submitter_blocked",
         "token",
-        "wished",
     )
 
     def __init__(
@@ -51,10 +50,10 @@ class Row(Entry):
         self.stuck = 0
         self.over_at = 0.0
         self.holder: Holder | None = None
-        self.parked = self.wished = self.dead = self.by_wall = False
+        self.submitter_blocked = self.cancel_requested = self.dead = self.by_wall = False
 
     def stored(self) -> Stored:
-        return Stored(self.job, self.parked, self.wished, self.dead)
+        return Stored(self.job, self.submitter_blocked, self.cancel_requested, self.dead)
 
     def claim(self) -> Claim:
         return Claim(self.job, self.brief, self.token, self.slot)
@@ -88,7 +87,13 @@ class Pool:
 
     def row(self) -> PoolRow:
         desk = self.desk
-        places = (desk.running, desk.queued, desk.blocked, desk.scheduled, desk.parked.size)
+        places = (
+            desk.running,
+            desk.queued,
+            desk.blocked,
+            desk.scheduled,
+            desk.blocked_submitters.size,
+        )
         return PoolRow(self.spec, desk.paused, self.resized, *places)
 
     def declare(self, spec: PoolSpec, entries: list[Row], occupied: list[str], now: float) -> None:
@@ -109,17 +114,17 @@ class Holder:
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.renewal = 0
-        self.buried = False
+        self.expired = False
         self.claims: dict[int, Row] = {}
         self.stuck: dict[int, Row] = {}
         self.parked: dict[str, Row] = {}
 
     @property
-    def holds(self) -> int:
+    def held(self) -> int:
         return len(self.claims) + len(self.stuck) + len(self.parked)
 
     def lease(self) -> Lease:
-        return Lease(self.owner, self.renewal, self.holds, self.buried)
+        return Lease(self.owner, self.renewal, self.held, self.expired)
 
 
 class Moments:

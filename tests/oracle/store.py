@@ -33,12 +33,12 @@ from poolhand.contract import (
 from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit
 from poolhand.rules.job import Status
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.lifecycle import Keep
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.receipts import receipts_of_run
-from poolhand.rules.retention import Keep
 from poolhand.rules.streams import streams_of_document
 from poolhand.runtime import Runtime
-from poolhand.stores.sql.bounds import check_page
+from poolhand.stores.sql.tables import check_page
 from tests.oracle.books import Books
 from tests.oracle.documents import MemoryDocuments
 from tests.oracle.intake import Intake
@@ -123,11 +123,11 @@ class OracleStore:
     async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
         raise Unsupported("submit_in: memory:// has no tables to write to; use postgresql://")
 
-    async def unpark(self, ids: Sequence[str]) -> list[str]:
+    async def withdraw(self, ids: Sequence[str]) -> list[str]:
         self._books.begin()
         rows = [row for row in map(self._books.rows.get, ids) if row is not None]
-        came_in = [row.job.id for row in rows if not row.parked]
-        self._books.unpark(*dict.fromkeys(row for row in rows if row.parked))
+        came_in = [row.job.id for row in rows if not row.submitter_blocked]
+        self._books.withdraw(*dict.fromkeys(row for row in rows if row.submitter_blocked))
         self._commit()
         return came_in
 
@@ -161,8 +161,8 @@ class OracleStore:
         row = self._books.rows.get(id)
         if row is None:
             return None
-        if row.parked:
-            self._books.unpark(row)
+        if row.submitter_blocked:
+            self._books.withdraw(row)
             return None
         self._books.cancel(row, by)
         return row.stored()
@@ -178,9 +178,9 @@ class OracleStore:
     async def leases(self) -> list[Lease]:
         return self._leases.all()
 
-    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+    async def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
         self._books.begin()
-        claims = self._leases.bury(owner, renewal)
+        claims = self._leases.expire_owner(owner, renewal)
         self._commit()
         return claims
 
@@ -201,14 +201,18 @@ class OracleStore:
             newest = min(newest, after - 1)
         oldest = next(iter(numbered), newest + 1)
         rows = map(numbered.get, range(newest, oldest - 1, -1))
-        fitting = (row for row in rows if row and not row.parked and row.is_one_of(which))
+        fitting = (
+            row for row in rows if row and not row.submitter_blocked and row.is_one_of(which)
+        )
         found = list(islice(fitting, limit + 1))
         last = found[limit - 1].number if len(found) > limit else None
         return JobPage(tuple([row.stored() for row in found[:limit]]), last)
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
         rows = self._books.rows.values()
-        return Counter(row.job.status for row in rows if not row.parked and row.is_one_of(which))
+        return Counter(
+            row.job.status for row in rows if not row.submitter_blocked and row.is_one_of(which)
+        )
 
     async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
         # Its jobs have no users, so that nobody is a stranger to any session.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from poolhand.contract import Added, Admission, JobBatch, JobRequest, Jobs, Refusal
+from poolhand.contract import Added, Admission, JobBatch, JobRequest, Refusal, Store
 from poolhand.errors import Conflict, Unavailable, Unsupported
 from tests.oracle.intake import Intake
 
@@ -13,7 +13,7 @@ from tests.oracle.intake import Intake
 class MemoryTransaction:
     """Keeps orders until it commits; what it says of them holds unless others come before."""
 
-    def __init__(self, jobs: Jobs, intake: Intake) -> None:
+    def __init__(self, jobs: Store, intake: Intake) -> None:
         self._jobs = jobs
         self._intake = intake
         self._orders: list[JobRequest] = []
@@ -28,7 +28,7 @@ class MemoryTransaction:
         if isinstance(answer, Refusal):
             return answer
         added = answer[len(self._orders) :]
-        own = (Admission.TAKEN, Admission.REJECTED)
+        own = (Admission.ACCEPTED, Admission.REJECTED)
         self._orders += [
             order for order, one in zip(batch.orders, added, strict=True) if one.entry in own
         ]

@@ -22,9 +22,7 @@ class Renumbered(PostgresStore):
         self._shown, self._real = {}, {}
         await super().open()
 
-    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
-        return self._renumber(await super().claim(wanted))
-
+    # `claim` calls `replace`, so its tokens are renumbered there.
     async def replace(
         self, changes: Sequence[Change], wanted: ClaimRequest | None = None
     ) -> ReplacedJob:
@@ -39,10 +37,10 @@ class Renumbered(PostgresStore):
         back = {self._token(token): token for token in tokens}
         told = await super().extend(owner, list(back))
         lost = tuple([back[token] for token in told.lost])
-        return Extended(told.alive, lost, tuple([back[token] for token in told.cancel]))
+        return Extended(told.alive, lost, tuple([back[token] for token in told.cancel_requested]))
 
-    async def bury(self, owner: str, renewal: int) -> list[Claim]:
-        return self._renumber(await super().bury(owner, renewal))
+    async def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
+        return self._renumber(await super().expire_owner(owner, renewal))
 
     async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         back = {self._token(line.token): line.token for line in lines if line.token is not None}

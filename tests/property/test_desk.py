@@ -40,6 +40,7 @@ from poolhand.rules.queue.strategy import (
     lifo,
     priority,
 )
+from tests.extent import examples
 from tests.unit.rules.floor import new_entry
 
 KEY_TTL = 6.0
@@ -245,9 +246,9 @@ class DeskMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.parked)
     @rule(which=WHICH, pump=PUMP)
-    def unpark(self, which: int, pump: bool) -> None:
+    def withdraw(self, which: int, pump: bool) -> None:
         entry = self.parked.pop(which % len(self.parked))
-        self.desk.unpark(entry, self.now)
+        self.desk.withdraw(entry, self.now)
         self.settle(pump)
 
     @rule(seconds=st.integers(1, 4), pump=PUMP)
@@ -459,7 +460,7 @@ class DeskMachine(RuleBasedStateMachine):
         found = list(self.desk)
         assert len(found) == len(set(found))
         assert set(found) == set(self.waiting)
-        assert list(self.desk.parked) == self.parked
+        assert list(self.desk.blocked_submitters) == self.parked
 
     def check_that_the_counters_tell_the_truth(self) -> None:
         desk = self.desk
@@ -538,4 +539,4 @@ def session_of(entry: Entry) -> SessionKey | None:
 
 
 TestDesk = pytest.mark.slow(pytest.mark.timeout(300)(DeskMachine.TestCase))
-TestDesk.settings = settings(max_examples=400, stateful_step_count=50)
+TestDesk.settings = settings(max_examples=examples(400), stateful_step_count=50)

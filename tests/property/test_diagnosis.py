@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poolhand.rules.diagnosis import Condition, Diagnosis, Sample
+from tests.extent import examples
 
 SMALL = st.integers(0, 4)
 MOSTLY_TWO = st.sampled_from([2] * 20 + [1])
@@ -69,7 +70,7 @@ def has_ended(condition: Condition, history: list[Sample], told_at: int, at: int
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(histories())
 def test_an_incident_is_told_when_it_has_lasted_and_once_until_it_has_ended(
     history: list[Sample],

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Policy, bounded, ring_buffer, unbounded
 from poolhand.rules.queue.strategy import FairRoundRobin, fair_round_robin
+from tests.extent import examples
 from tests.unit.rules.floor import Floor
 
 KEYS = "ABC"
@@ -156,7 +157,7 @@ def watch(policy: Policy, weights: dict[str, int], slots: int, cap: int | None) 
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(POLICIES, st.integers(1, 3), st.sampled_from([None, None, 1, 2]), STEPS)
 def test_of_two_backlogged_keys_neither_gets_more_than_a_turn_beyond_the_running_round(
     policy: Policy, slots: int, cap: int | None, steps: list[Step]
@@ -167,7 +168,7 @@ def test_of_two_backlogged_keys_neither_gets_more_than_a_turn_beyond_the_running
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(2, 5), CROWDED)
 def test_evictions_cost_a_key_no_turn(depth: int, steps: list[Step]) -> None:
     umpire = watch(ring_buffer(depth), {}, 1, None)
@@ -176,7 +177,7 @@ def test_evictions_cost_a_key_no_turn(depth: int, steps: list[Step]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(POLICIES, WEIGHTS, st.integers(1, 2), STEPS)
 def test_with_weights_two_backlogged_keys_share_in_proportion(
     policy: Policy, weights: dict[str, int], slots: int, steps: list[Step]
@@ -186,7 +187,7 @@ def test_with_weights_two_backlogged_keys_share_in_proportion(
         umpire.do(step)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.sampled_from("AB"), min_size=10, max_size=60))
 def test_two_keys_alternate_strictly_for_as_long_as_both_have_jobs(arrivals: list[str]) -> None:
     floor = Floor(fair_round_robin())
@@ -202,7 +203,7 @@ def test_two_keys_alternate_strictly_for_as_long_as_both_have_jobs(arrivals: lis
     assert sorted(drained) == sorted(arrivals)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.sampled_from(["burst"] * 4 + ["quiet"]), min_size=10, max_size=60),
     st.integers(2, 6),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from poolhand.rules.scaling.pool_size import Autoscale, PoolLoad, PoolTrend, decide
+from tests.extent import examples
 
 SHARE = st.floats(0, 1, exclude_min=True)
 NICE_SHARE = st.integers(1, 20).map(lambda n: n / 20)
@@ -134,7 +135,7 @@ class Floor:
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(autoscales(), STEPS, st.integers(1, 300))
 @example(Autoscale(), Step(20, 1, None, False, 2, 3), 60)
 @example(Autoscale(min=1, max=60, step=1.0, cooldown=0), Step(10, 5, None, False, 1, 0), 100)
@@ -149,7 +150,7 @@ def test_a_step_load_turns_the_size_twice_at_most(
     assert floor.turns() <= 2, floor.sizes
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(autoscales(below_full=True), STEPS)
 @example(Autoscale(), Step(20, 1, None, False, 2, 0))
 def test_a_pool_grows_until_it_meets_the_load_or_its_maximum(scale: Autoscale, step: Step) -> None:
@@ -159,7 +160,7 @@ def test_a_pool_grows_until_it_meets_the_load_or_its_maximum(scale: Autoscale, s
     assert met or floor.size == scale.max, floor.sizes
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(1, 10), STEPS)
 def test_without_a_bound_the_backlog_alone_makes_a_pool_grow(fewest: int, step: Step) -> None:
     scale = Autoscale(min=fewest, max=60, up_at=1.0, cooldown=0)
@@ -169,7 +170,7 @@ def test_without_a_bound_the_backlog_alone_makes_a_pool_grow(fewest: int, step: 
     assert floor.size >= min(step.need, 60), floor.sizes
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(autoscales(), STEPS)
 def test_a_pool_shrinks_to_its_minimum_when_the_load_has_ended(
     scale: Autoscale, step: Step
@@ -196,7 +197,7 @@ TRENDS = st.builds(
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(autoscales(), LOADS, TRENDS, st.floats(100, 200))
 @example(Autoscale(min=1, up_at=0.7 + 0.1, step=1.0), PoolLoad(50, 8, 0, 0), PoolTrend(low=5), 1)
 def test_a_shrink_never_makes_the_same_load_a_high_one(
@@ -209,7 +210,7 @@ def test_a_shrink_never_makes_the_same_load_a_high_one(
         assert again.trend.high == 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 100_000), st.floats(0.05, 1), st.floats(0.01, 2))
 def test_the_largest_pools_keep_the_promises_too(most: int, step: float, share: float) -> None:
     scale = Autoscale(min=1, max=most, step=step)

@@ -37,16 +37,17 @@ from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
-from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.strategy import fair_round_robin, fifo, lifo, priority
 from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.streams import inbox_of
 from poolhand.stores.sql import steps as sql_steps
 from poolhand.stores.sqlite.store import SqliteStore
-from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, order, over, owner, spec
+from tests.extent import examples
 from tests.oracle import books as oracle_books
 from tests.oracle.store import OracleStore
+from tests.private_servers.postgres_server import PostgresServer
 from tests.property.renumbered import Renumbered
 
 T = TypeVar("T")
@@ -266,9 +267,9 @@ class StoresMachine(RuleBasedStateMachine):
         return self.names[-1 - which % len(self.names)]
 
     @precondition(lambda self: self.names)
-    @rule(parked=st.lists(WHICH, max_size=2), unwanted=st.lists(WHICH, max_size=2))
-    def give_up(self, parked: list[int], unwanted: list[int]) -> None:
-        self.both(lambda store: store.unpark([self.name(one) for one in parked]))
+    @rule(blocked_submitters=st.lists(WHICH, max_size=2), unwanted=st.lists(WHICH, max_size=2))
+    def give_up(self, blocked_submitters: list[int], unwanted: list[int]) -> None:
+        self.both(lambda store: store.withdraw([self.name(one) for one in blocked_submitters]))
         self.both(lambda store: store.cancel([self.name(one) for one in unwanted], "me"))
 
     @rule(pool=POOL, session=st.sampled_from(["s", "t"]), on_busy=st.sampled_from(list(OnBusy)))
@@ -389,13 +390,13 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: store.enroll(owner(name)))
 
     @rule(which=WHICH, behind=st.sampled_from([0, 0, 0, 1]), heir=st.sampled_from([None, "x", "y"]))
-    def bury(self, which: int, behind: int, heir: str | None) -> None:
+    def expire_owner(self, which: int, behind: int, heir: str | None) -> None:
         """Bury an owner, whose place another one takes; its jobs go on now or some time."""
         tokens = [claim.token for claim in self.claims] + self.stuck
         self.both(lambda store: store.extend(self.owners["x"], tokens))
         leases = self.both(lambda store: store.leases())
         lease = leases[which % len(leases)]
-        found = self.both(lambda store: store.bury(lease.owner.id, lease.renewal + behind))
+        found = self.both(lambda store: store.expire_owner(lease.owner.id, lease.renewal + behind))
         for role, name in self.owners.items():
             if name == lease.owner.id:
                 self.burials += 1
@@ -515,7 +516,7 @@ class PostgresMachine(StoresMachine):
 
 
 TestSqlite = pytest.mark.slow(pytest.mark.timeout(300)(SqliteMachine.TestCase))
-TestSqlite.settings = settings(max_examples=100, stateful_step_count=40)
+TestSqlite.settings = settings(max_examples=examples(100), stateful_step_count=40)
 
 
 @pytest.fixture(scope="module")
@@ -525,4 +526,4 @@ def _server(postgres: PostgresServer) -> None:
 
 TestPostgres = pytest.mark.slow(pytest.mark.timeout(600)(PostgresMachine.TestCase))
 TestPostgres = pytest.mark.usefixtures("_server")(TestPostgres)
-TestPostgres.settings = settings(max_examples=20, stateful_step_count=40)
+TestPostgres.settings = settings(max_examples=examples(20), stateful_step_count=40)

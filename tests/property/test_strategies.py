@@ -26,6 +26,7 @@ from poolhand.rules.queue.strategy import (
     lifo,
     priority,
 )
+from tests.extent import examples
 from tests.unit.rules.floor import new_entry
 
 KEYS = "ABCD"
@@ -155,7 +156,7 @@ def check(ready: Ready[Entry], naive: NaiveQueue) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(STRATEGIES, STEPS)
 def test_the_order_is_that_of_a_naive_queue(strategy: Strategy, steps: list[Step]) -> None:
     ready: Ready[Entry] = Ready(strategy)
@@ -183,7 +184,7 @@ def test_the_order_is_that_of_a_naive_queue(strategy: Strategy, steps: list[Step
     assert ready.size == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(STRATEGIES, STEPS)
 def test_those_ahead_are_counted_as_they_will_go_if_nobody_else_comes(
     strategy: Strategy, steps: list[Step]

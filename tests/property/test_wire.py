@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from poolhand.errors import WireError
-from poolhand.wire.envelope import Envelope, pack
-from poolhand.wire.limits import Limits
-from poolhand.wire.nesting import json_is_deeper, msgpack_is_deeper
+from poolhand.wire.codec import AllowPickle
+from poolhand.wire.envelope import Envelope, KeyRing, pack
+from poolhand.wire.limits import Limits, json_is_deeper, msgpack_is_deeper
 from poolhand.wire.payload import decode, encode
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from tests.extent import examples
 
 RING = KeyRing({"k2": b"new secret, long enough", "k1": b"old secret, long enough"}, current="k1")
 LIMITS = Limits(compress_above=64)
@@ -114,7 +113,7 @@ REPORTS = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(JSON, st.sampled_from([None, RING]))
 def test_any_json_value_comes_back_exactly(value: Any, ring: KeyRing | None) -> None:
     again = decode(encode(value, limits=LIMITS, ring=ring), limits=LIMITS, ring=ring)
@@ -123,7 +122,7 @@ def test_any_json_value_comes_back_exactly(value: Any, ring: KeyRing | None) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(MSGPACK)
 def test_any_msgpack_value_comes_back_exactly(value: Any) -> None:
     again = decode(encode(value, codec="msgpack", limits=LIMITS), limits=LIMITS)
@@ -131,7 +130,7 @@ def test_any_msgpack_value_comes_back_exactly(value: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(REPORTS, st.sampled_from(["json", "msgpack"]))
 def test_any_typed_value_comes_back(report: Report, codec: str) -> None:
     assert decode(encode(report, codec=codec), Report) == report
@@ -142,14 +141,14 @@ def reads_or_refuses(data: bytes, type: Any, ring: KeyRing | None = None) -> Non
         decode(data, type, ring=ring, pickle=ALLOWED, at=NOW)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=200), st.sampled_from(TYPES), st.sampled_from([None, RING]))
 def test_random_bytes_give_wire_errors_only(data: bytes, type: Any, ring: KeyRing | None) -> None:
     reads_or_refuses(data, type, ring)
     reads_or_refuses(b"PH\x01" + data, type, ring)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     st.binary(max_size=200) | st.text(alphabet='[]{}":,0123456789.eE-\\untrfalsud').map(str.encode),
     st.sampled_from(["json", "msgpack", "pickle"]),
@@ -163,7 +162,7 @@ def test_random_bodies_give_wire_errors_only(
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data(), st.sampled_from(["json", "msgpack"]), st.booleans())
 def test_a_changed_envelope_gives_wire_errors_only(
     data: st.DataObject, codec: str, signed: bool
@@ -191,7 +190,7 @@ class Trap:
         return os.mkdir, (self.path,)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data(), signed=st.booleans())
 def test_no_changed_pickle_is_ever_run(
     data: st.DataObject, signed: bool, tmp_path_factory: pytest.TempPathFactory
@@ -217,14 +216,14 @@ def depth_of(value: Any) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(JSON, st.integers(0, 8))
 def test_the_depth_of_json_is_what_a_walk_finds(value: Any, depth: int) -> None:
     assert json_is_deeper(msgspec.json.encode(value), depth) == (depth_of(value) > depth)
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(MSGPACK, st.integers(0, 8))
 def test_the_depth_of_msgpack_is_what_a_walk_finds(value: Any, depth: int) -> None:
     assert msgpack_is_deeper(msgspec.msgpack.encode(value), depth) == (depth_of(value) > depth)

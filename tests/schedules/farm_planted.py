@@ -9,39 +9,42 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.durable.connection.store_thread import StoreThread
-from poolhand.durable.worker.hand import Dispatcher
-from poolhand.durable.worker.line import DispatcherLine
+from poolhand.durable.worker.dispatcher import Dispatcher
 from poolhand.durable.worker.runner import ClaimRunner
 from tests.schedules.planted import replaced
+
+
+def _unsent(one: Any) -> bool:
+    return bool(one._outgoing.done or one._outgoing.released)
 
 
 def stuck_forgotten() -> AbstractContextManager[None]:
     """A worker that leaves does not wait for code whose job is over but which still runs."""
 
     def wrong(_: Any) -> Any:
-        return property(lambda line: bool(line._crew.running) or line.tray.full)
+        return property(lambda one: bool(one._runner.running or _unsent(one)))
 
-    return replaced(DispatcherLine, "at_work", wrong)
+    return replaced(Dispatcher, "at_work", wrong)
 
 
 def late_claims_dropped() -> AbstractContextManager[None]:
     """What was claimed while a worker stopped to claim is forgotten."""
 
     def wrong(right: Any) -> Any:
-        def tell(hand: Any, done: Any, answer: Any) -> None:
-            right(hand, done, answer if hand._claiming else replace(answer, claims=()))
+        def pass_on(one: Any, done: Any, answer: Any) -> None:
+            right(one, done, answer if one._claiming else replace(answer, claims=()))
 
-        return tell
+        return pass_on
 
-    return replaced(Dispatcher, "_tell", wrong)
+    return replaced(Dispatcher, "_pass_on", wrong)
 
 
 def letters_left() -> AbstractContextManager[None]:
     """A worker that leaves does not look whether something lies in the mail."""
 
     def wrong(_: Any) -> Any:
-        def is_over(hand: Any) -> bool:
-            return bool(hand._closing and not hand._served.at_work)
+        def is_over(one: Any) -> bool:
+            return bool(one._closing and not one.at_work)
 
         return is_over
 
@@ -58,11 +61,11 @@ def stopped_is_cancelled() -> AbstractContextManager[None]:
 
 
 def askers_forgotten() -> AbstractContextManager[None]:
-    """A keeper that is closed does not answer those whose question was not begun."""
+    """A store thread that is closed does not answer those whose question was not begun."""
 
     def wrong(right: Any) -> Any:
-        def keep(keeper: Any, task: Any, replies: Any = ()) -> None:
-            right(keeper, task)
+        def keep(thread: Any, task: Any, replies: Any = ()) -> None:
+            right(thread, task)
 
         return keep
 

@@ -15,25 +15,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from poolhand import (
-    JobError,
-    Retry,
-    RetryLater,
-    Snooze,
-    Status,
-    Unavailable,
-    bounded,
-    fail_fast,
-)
+from poolhand import JobError, Retry, RetryLater, Snooze, bounded, fail_fast
 from poolhand.app import App
 from poolhand.context import fencing_token
 from poolhand.contract import Filter, Stored
 from poolhand.durable.worker.executor import crashed
 from poolhand.durable.worker.worker import Worker
-from poolhand.errors import Refused
+from poolhand.errors import Refused, Unavailable
 from poolhand.observe.events import Event, Events
 from poolhand.rules.audit import CANCEL, DROP, OUTCOME, STREAM
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Status
 from tests.unit.durable.support import SharedStore, StoreApp
 
 MACHINES = 3
@@ -101,7 +93,7 @@ class FarmWorld:
         self.events = Events()
         self.events.subscribe(self.hear)
         self.apps: list[App] = [self.machine() for _ in range(MACHINES)]
-        self.shifts: list[tuple[App, Worker]] = []
+        self.workers: list[tuple[App, Worker]] = []
         self.begun: list[asyncio.Task[None]] = []
         self.callers: list[asyncio.Task[None]] = []
         self.accepted: dict[str, set[int]] = {}
@@ -195,7 +187,7 @@ class FarmWorld:
             + [self.cancel] * 3
             + [self.hire] * 4
             + [self.dismiss] * 3
-            + [self.kill, self.close, self.bury, self.outage, self.clock]
+            + [self.kill, self.close, self.expire_owner, self.outage, self.clock]
         )
         await self.hire()
         for _ in range(STEPS):
@@ -224,7 +216,7 @@ class FarmWorld:
         seconds = dice.choice([0.0, 0.1, 1.0, 8.0])
         body = Body(self.numbers, kind, seconds, dice.choice([0.0] * 6 + [4.0, 12.0]))
         pool = dice.choice(["chat", "narrow", "fast", "open", "open"])
-        task: Any = app._codes.find(f"work in {pool}")
+        task: Any = app.core.tasks.find(f"work in {pool}")
         view = app.task(pool=pool, name=f"work in {pool}", retry=Retry(attempts=3, first=1.0))
         options: dict[str, Any] = {
             "key": dice.choice([None, "k1", "k2"]),
@@ -286,49 +278,49 @@ class FarmWorld:
 
     async def hire(self) -> None:
         app = self.dice.choice(self.apps)
-        shift = app.worker(self.dice.randint(1, 4), drain_timeout=self.dice.choice([0, 3, 60]))
+        worker = app.worker(self.dice.randint(1, 4), drain_timeout=self.dice.choice([0, 3, 60]))
         try:
-            await shift.start()
+            await worker.start()
         except Unavailable:
             return
         self.note("hired")
-        self.shifts.append((app, shift))
+        self.workers.append((app, worker))
 
     async def dismiss(self) -> None:
-        if self.shifts:
-            _, shift = self.shifts.pop(self.dice.randrange(len(self.shifts)))
+        if self.workers:
+            _, worker = self.workers.pop(self.dice.randrange(len(self.workers)))
             self.note("dismissed")
-            self.begin(self.drain(shift, self.dice.choice([None, 0, 2])))
+            self.begin(self.drain(worker, self.dice.choice([None, 0, 2])))
 
-    async def drain(self, shift: Worker, timeout: float | None) -> None:
-        report = await asyncio.shield(asyncio.ensure_future(shift.drain(timeout)))
+    async def drain(self, worker: Worker, timeout: float | None) -> None:
+        report = await asyncio.shield(asyncio.ensure_future(worker.drain(timeout)))
         self.seen["handed back"] += report.handed_back
 
     async def kill(self) -> None:
         """End a machine: nothing of it is written any more, and its code is gone."""
         app = self.dice.choice(self.apps)
         self.note("killed")
-        app._opening.abandon()
-        for owner, shift in [one for one in self.shifts if one[0] is app]:
-            self.shifts.remove((owner, shift))
-            self.begin(self.drain(shift, 0))
+        app.core.slot.abandon()
+        for owner, worker in [one for one in self.workers if one[0] is app]:
+            self.workers.remove((owner, worker))
+            self.begin(self.drain(worker, 0))
 
     async def close(self) -> None:
         """Close an app in good order, with its workers still at work."""
         app = self.dice.choice(self.apps)
         self.note("closed")
         await app.close()
-        for owner, shift in [one for one in self.shifts if one[0] is app]:
-            self.shifts.remove((owner, shift))
-            self.begin(self.drain(shift, 0))
+        for owner, worker in [one for one in self.workers if one[0] is app]:
+            self.workers.remove((owner, worker))
+            self.begin(self.drain(worker, 0))
 
-    async def bury(self) -> None:
+    async def expire_owner(self) -> None:
         """Take an owner for dead that is not."""
         with suppress(Unavailable):
-            leases = [lease for lease in await self.store.leases() if not lease.buried]
+            leases = [lease for lease in await self.store.leases() if not lease.expired]
             if leases:
                 lease = self.dice.choice(leases)
-                claims = await self.store.bury(lease.owner.id, lease.renewal)
+                claims = await self.store.expire_owner(lease.owner.id, lease.renewal)
                 self.note(f"buried with {len(claims)}")
                 await self.store.replace([crashed(one, self.runtime.wall()) for one in claims])
 
@@ -361,8 +353,8 @@ class FarmWorld:
             for task in self.begun:
                 if not task.done():
                     self.faults.append(f"hangs: {task.get_coro()}")
-        for _, shift in self.shifts:
-            await shift.drain(0)
+        for _, worker in self.workers:
+            await worker.drain(0)
         for app in self.apps:
             await app.close()
         # Code that outlived its machine is reaped by whoever comes next.
@@ -371,8 +363,8 @@ class FarmWorld:
 
     async def open_jobs(self) -> int:
         counted = await self.store.count(Filter())
-        parked = sum(row.parked for row in await self.store.pools())
-        return parked + sum(n for status, n in counted.items() if not status.terminal)
+        blocked_submitters = sum(row.blocked_submitters for row in await self.store.pools())
+        return blocked_submitters + sum(n for status, n in counted.items() if not status.terminal)
 
     async def check(self) -> None:
         ids = [id for (id,) in self.store.query("SELECT id FROM poolhand_jobs ORDER BY seq")]
@@ -385,7 +377,13 @@ class FarmWorld:
             self.seen[one.job.status.value] += 1
             self.check_job(id, one)
         for pool in await self.store.pools():
-            places = pool.running, pool.queued, pool.blocked, pool.scheduled, pool.parked
+            places = (
+                pool.running,
+                pool.queued,
+                pool.blocked,
+                pool.scheduled,
+                pool.blocked_submitters,
+            )
             if any(places):
                 self.faults.append(f"left: {pool.spec.name} {places}")
         await self.check_audit(jobs)

@@ -16,8 +16,8 @@ from poolhand.pool.slots.slots import Slots
 from poolhand.rules.job import Status
 from poolhand.rules.outcome import StopRequest
 from poolhand.rules.queue.desk import Desk
+from poolhand.rules.queue.entry import WaitingLine
 from poolhand.rules.queue.gates import KeyGates, Sessions
-from poolhand.rules.queue.lane import WaitingLine
 
 
 @contextmanager
@@ -36,11 +36,11 @@ def lost_wake_up() -> AbstractContextManager[None]:
 
     def wrong(right: Any) -> Any:
         def take_next(desk: Any, now: float) -> Any:
-            parked, desk.parked = desk.parked, WaitingLine()
+            blocked_submitters, desk.blocked_submitters = desk.blocked_submitters, WaitingLine()
             try:
                 return right(desk, now)
             finally:
-                desk.parked = parked
+                desk.blocked_submitters = blocked_submitters
 
         return take_next
 

@@ -8,16 +8,8 @@ from collections.abc import Coroutine
 from itertools import count
 from typing import Any
 
-from poolhand import (
-    Deadlock,
-    Draining,
-    Pool,
-    Refused,
-    Ticket,
-    UsageError,
-    subscribe,
-    wait,
-)
+from poolhand import Pool, Refused, Ticket, UsageError, subscribe, wait
+from poolhand.errors import Deadlock, Draining
 from poolhand.testing import SeededRuntime, run_seeded
 from tests.schedules.bodies import Bodies, job_id_here, pass_time
 from tests.schedules.checker import Checker

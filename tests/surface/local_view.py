@@ -18,7 +18,7 @@ from poolhand.farm.records import FARMS, FarmState, write
 from poolhand.operate.actions import Operator
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
-from poolhand.tui.view import LiveView
+from poolhand.tui import LiveView
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker
 
 

@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner, Result
 
-from poolhand import App, Unsupported
+from poolhand import App
 from poolhand.cli.main import app
 from poolhand.contract import Filter
+from poolhand.errors import Unsupported
 from poolhand.operate.actions import Operator
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Bounded, OnFull
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
+from tests.extent import ALSO_POSTGRES
 from tests.unit.operate.world import World, made
 
 T = TypeVar("T")
@@ -80,12 +82,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
     if request.param == "sqlite":
         desk = Desk(f"sqlite:///{tmp_path}/agents.db")
     else:
-        desk = Desk(request.getfixturevalue("schema"))
+        desk = Desk(request.getfixturevalue("store_schema"))
     run("migrate", "--store", desk.url)
     return desk
 
@@ -200,7 +202,7 @@ def test_what_cannot_be_cancelled_is_told_and_counts(desk: Desk) -> None:
     result = desk.run("jobs", "cancel", waiting, over, "nothing", code=1)
     assert result.stdout == f"{waiting}: it is cancelled\n"
     assert result.stderr.splitlines() == [
-        f"poolhand: {over}: it was over before: failed",
+        f"poolhand: {over}: it had already ended: failed",
         "poolhand: nothing: there is no such job",
     ]
     assert desk.json("jobs", "cancel", over, code=4)[0]["reason"] == "over"
@@ -215,7 +217,7 @@ def test_a_failed_job_runs_again_as_a_new_one(desk: Desk) -> None:
     assert (new["name"], new["status"], new["submitted_by"]) == ("fetch", "queued", "anna")
     again = desk.run("jobs", "retry", old, code=4)
     assert again.stderr == (
-        f"poolhand: {old}: it was retried before; retry the job that took its place\n"
+        f"poolhand: {old}: it was already retried; retry the job that replaced it\n"
     )
     desk.run("jobs", "retry", "nothing", code=3)
 
@@ -267,7 +269,10 @@ def test_it_must_be_clear_which_dead_letters_are_meant(desk: Desk, words: list[s
 
 
 def test_pools_are_listed_with_their_rules_and_counts(desk: Desk) -> None:
-    assert desk.run("pools", "list").stderr == "no pools yet: the first job makes one\n"
+    assert (
+        desk.run("pools", "list").stderr
+        == "no pools yet; they appear when an app first submits a job or starts a worker\n"
+    )
     assert desk.json("pools", "list") == []
     desk.do(lambda world: world.declare("p", slots=2))
     desk.add(pool="p")
@@ -320,8 +325,17 @@ def test_a_pool_that_is_not_there_is_not_found(desk: Desk, words: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "words", [["jobs", "list"], ["dead", "list"], ["dead", "retry", "--all"]], ids=" ".join
+    "words", [["dead", "retry"], ["dead", "drop"], ["jobs", "cancel"]], ids=" ".join
 )
+def test_nothing_is_done_to_jobs_of_a_pool_that_is_not_there(desk: Desk, words: list[str]) -> None:
+    desk.dead(pool="research")
+    yes = [] if words == ["dead", "retry"] else ["--yes"]
+    slip = desk.run(*words, "--all", *yes, "--pool", "reserch", code=3)
+    assert slip.stderr == "poolhand: there is no pool 'reserch'; did you mean 'research'?\n"
+    assert slip.stdout == ""
+
+
+@pytest.mark.parametrize("words", [["jobs", "list"], ["dead", "list"]], ids=" ".join)
 def test_a_filter_by_a_pool_that_is_not_there_is_told(desk: Desk, words: list[str]) -> None:
     desk.dead(pool="research")
     slip = desk.run(*words, "--pool", "reserch")
@@ -423,7 +437,7 @@ def test_dead_letters_are_exported_with_their_calls_and_dropped(desk: Desk) -> N
 def test_what_is_no_dead_letter_is_not_dropped(desk: Desk) -> None:
     waiting = desk.add()
     result = desk.run("dead", "drop", waiting, code=4)
-    assert "it is no dead letter: queued" in result.stderr
+    assert "it is not a dead letter: queued" in result.stderr
     assert desk.json("jobs", "show", waiting)["status"] == "queued"
 
 
@@ -434,7 +448,7 @@ def test_a_misspelt_variable_is_warned_of_by_commands_that_look_at_a_store(
     name = f"POOLHAND_STOR_{desk.url.partition(':')[0].upper()}"
     monkeypatch.setenv(name, "sqlite:///x.db")
     told = desk.run("jobs", "list").stderr
-    assert told.count(f"poolhand: {name} is no variable of poolhand and has no effect; ") == 1
+    assert told.count(f"poolhand: {name} is not a variable of poolhand and has no effect; ") == 1
 
 
 def test_a_store_of_the_environment_that_is_none_is_named_by_its_variable(
@@ -458,3 +472,13 @@ def test_work_names_its_argument_when_that_is_no_app() -> None:
     told = run("work", "a", code=2).stderr
     assert "MODULE:APP='a' is not allowed; it must be module:attribute" in told
     assert "--app" not in told
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("a", "a:app"), ("a.py", "a:app"), ("./src/a.py:own", "src.a:own"), ("a b", None)],
+)
+def test_work_says_how_to_name_the_app_of_a_file_or_module(given: str, meant: str | None) -> None:
+    told = run("work", given, code=2).stderr
+    assert ("did you mean" in told) is (meant is not None)
+    assert f"; did you mean {meant}?" in told or meant is None

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from poolhand.cli.options import moment
-from poolhand.durable.calls.call_record import CallRecord, write_brief
+from poolhand.durable.calls.call_record import CallRecord, write_call_record
 from poolhand.wire.payload import encode
 from tests.surface.test_cli import HOSTILE, Desk, desk, elsewhere, run
 
@@ -52,7 +52,7 @@ def test_jobs_are_found_by_when_and_for_whom_they_were_submitted(desk: Desk) -> 
 )
 def test_a_time_that_is_none_says_how_one_is_given(desk: Desk, when: str) -> None:
     told = desk.run("jobs", "list", "--since", when, code=2).stderr
-    assert "is no time; give one such as 90s, 15m, 2h, 3d, 1w (before now)" in told
+    assert "is not a time; give one such as 90s, 15m, 2h, 3d, 1w (before now)" in told
     assert "\x1b" not in told
 
 
@@ -85,7 +85,9 @@ def test_an_id_that_several_begin_with_is_an_error_that_lists_them(desk: Desk) -
     first, second = desk.add(id="same-1"), desk.add(id="same-2")
     for words in (("jobs", "show"), ("jobs", "cancel"), ("jobs", "retry"), ("dead", "drop")):
         told = desk.run(*words, "same", code=2).stderr
-        assert f"id 'same' begins several: {second}, {first}; give more characters of it" in told
+        assert (
+            f"id 'same' matches several jobs: {second}, {first}; give more characters of it" in told
+        )
     assert counts(desk) == {"queued": 2}
 
 
@@ -181,7 +183,7 @@ def test_a_list_is_shown_again_until_ctrl_c(tmp_path: Path, as_json: bool) -> No
 
 def brief(**arguments: Any) -> bytes:
     call = ["work", list(arguments), arguments]
-    return write_brief(CallRecord("work", encode(call)))
+    return write_call_record(CallRecord("work", encode(call)))
 
 
 def test_arguments_and_result_are_shown_where_they_are_asked_for(desk: Desk) -> None:
@@ -224,6 +226,6 @@ def test_a_job_that_is_no_dead_letter_is_not_shown_as_one(desk: Desk) -> None:
     id = desk.add()
     told = desk.run("dead", "show", id, code=4).stderr
     assert told == (
-        f"poolhand: job '{id}' is no dead letter, it is queued; see `poolhand jobs show {id}`\n"
+        f"poolhand: job '{id}' is not a dead letter, it is queued; see `poolhand jobs show {id}`\n"
     )
     assert "there is no job 'none'" in desk.run("dead", "show", "none", code=3).stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from poolhand import errors
-from poolhand.cli import exits
+from poolhand.cli.session import CODES, code_of_answers, code_of_error
 from poolhand.errors import PoolhandError
 from poolhand.operate.views import ControlResult
 
@@ -39,14 +39,14 @@ def made(kind: type[PoolhandError]) -> PoolhandError:
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
 )
 def test_an_error_ends_with_its_code(kind: type[PoolhandError], code: int) -> None:
-    assert exits.of_error(made(kind)) == code
+    assert code_of_error(made(kind)) == code
 
 
 def test_every_family_of_errors_stands_in_the_table() -> None:
     ours = {kind.code for kind in family(PoolhandError) if kind.__module__ == "poolhand.errors"}
     families = {code if code == "PH-000" else code.rpartition("-")[0] for code in ours}
-    assert families <= set(exits.CODES)
-    assert set(exits.CODES) <= families | ours
+    assert families <= set(CODES)
+    assert set(CODES) <= families | ours
 
 
 DONE = ControlResult("j-1", True, "cancelled", "")
@@ -68,4 +68,4 @@ FULL = ControlResult("j-3", False, "full", "")
     ids=["none", "all", "not all", "one missing", "all missing", "refused", "neither"],
 )
 def test_answers_end_with_their_code(answers: list[ControlResult], code: int) -> None:
-    assert exits.of_answers(answers) == code
+    assert code_of_answers(answers) == code

@@ -14,8 +14,9 @@ from typer.core import TyperGroup
 from typer.main import get_group
 from typer.testing import CliRunner, Result
 
-from poolhand.cli import exits, main, root
+from poolhand.cli import main
 from poolhand.cli.main import app
+from poolhand.cli.session import Exit
 
 GROUP = get_group(app)
 HEAVY = {
@@ -60,16 +61,16 @@ def test_the_help_of_every_command_has_an_example_of_it(words: tuple[str, ...]) 
     assert run("help", *words).stdout == help
 
 
-@pytest.mark.parametrize("name", root.COMMANDS)
+@pytest.mark.parametrize("name", main.COMMANDS)
 def test_a_command_is_listed_with_the_first_line_of_its_own_help(name: str) -> None:
     command = GROUP.get_command(typer.Context(GROUP), name)
     assert command is not None
-    assert command.get_short_help_str(limit=1_000) == root.COMMANDS[name].help
+    assert command.get_short_help_str(limit=1_000) == main.COMMANDS[name].help
 
 
 def test_a_hint_to_another_place_names_a_command_that_is_there() -> None:
-    for name, place in root.ELSEWHERE.items():
-        assert name not in root.COMMANDS
+    for name, place in main.ELSEWHERE.items():
+        assert name not in main.COMMANDS
         _, *words = place.split()
         assert tuple(word for word in words if word[0] != "-") in LEAVES
 
@@ -109,7 +110,7 @@ def test_the_version_is_an_option_too() -> None:
 
 
 def test_the_codes_that_need_no_import_are_those_of_all_commands() -> None:
-    assert (main.WRONG, main.USAGE) == (exits.WRONG, exits.USAGE)
+    assert (main.WRONG, main.USAGE) == (Exit.WRONG, Exit.USAGE)
 
 
 @pytest.mark.slow
@@ -187,7 +188,7 @@ def test_a_folder_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
     gone.mkdir()
     line = f"cd {gone} && rmdir {gone} && exec {sys.executable} -P -m poolhand jobs list"
     ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-    assert ran.returncode == exits.USAGE
+    assert ran.returncode == Exit.USAGE
     assert ran.stderr == (
         "poolhand: the current folder cannot be used: No such file or directory; "
         "go to another one with `cd`\n"
@@ -212,7 +213,7 @@ def test_a_farm_is_started_with_a_warning_for_a_variable_with_a_typo(
     monkeypatch.setenv("POOLHAND_MAX_WORKRES", "5")
     warned, refused = run("work", "typo_app:app", code=2).stderr.splitlines()
     assert warned == (
-        "poolhand: POOLHAND_MAX_WORKRES is no variable of poolhand and has no effect; "
+        "poolhand: POOLHAND_MAX_WORKRES is not a variable of poolhand and has no effect; "
         "did you mean POOLHAND_MAX_WORKERS?"
     )
     assert "the store is 'memory://'" in refused

@@ -14,15 +14,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand import App, ReadOnly
+from poolhand import App
 from poolhand.cli.session import opened
-from poolhand.operate.doctor import server_findings
+from poolhand.errors import ReadOnly
+from poolhand.operate import store_findings
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
-from poolhand.stores.postgres.server import connections as postgres_link
+from poolhand.stores.postgres import connections as postgres_link
 from poolhand.stores.sql import migrations
-from poolhand.testing import PostgresServer
 from tests.contract.support import over
+from tests.private_servers.postgres_server import PostgresServer
 from tests.surface.test_cli import Desk, run
 
 COMMANDS = [
@@ -37,7 +38,7 @@ COMMANDS = [
     ["audit"],
 ]
 OURS = "SELECT count(*) FROM pg_class WHERE relname LIKE 'poolhand%'"
-PAGE = Path(__file__).parents[2] / "docs" / "postgres.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "postgresql.md"
 
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -116,7 +117,7 @@ def test_looking_makes_nothing_in_a_database_of_others(
 ) -> None:
     place = "postgresql://" + database.partition("@")[2]
     assert run(*words, "--store", database, code=5).stderr == (
-        f"poolhand: '{place}' is no store of poolhand yet; check the name, or make one of it with "
+        f"poolhand: '{place}' is not a store of poolhand yet; check the name, or make it one with "
         f"`poolhand migrate --store {database}` [PH-STO-001]\n"
     )
     assert postgres.query(OURS, database) == "0"
@@ -124,7 +125,7 @@ def test_looking_makes_nothing_in_a_database_of_others(
 
 def test_nor_do_the_doctor_and_a_check(postgres: PostgresServer, schema: str) -> None:
     result = run("migrate", "--check", "--store", schema, code=1)
-    assert result.stdout == f"the schema is number 0; `poolhand migrate` brings it to {NEWEST}\n"
+    assert result.stdout == f"the schema is number 0; `poolhand migrate` migrates it to {NEWEST}\n"
     assert wrong(found(Desk(schema), code=1)) == {"schema"}
     assert name_of(schema) not in postgres.query("SELECT nspname FROM pg_namespace", schema)
 
@@ -180,7 +181,7 @@ def test_a_newer_schema_that_older_code_can_go_on_with_is_fine(
     desk.run("jobs", "cancel", desk.add())
     finding = found(desk)["schema"]
     assert finding["text"] == (
-        f"the schema is number {NEWEST + 1}; this poolhand knows {NEWEST}, and can go on with it"
+        f"the schema is number {NEWEST + 1}; this poolhand knows {NEWEST} and can use it"
     )
     assert f"number {NEWEST + 1}, newer than" in desk.run("migrate").stdout
 
@@ -225,7 +226,7 @@ def test_a_server_that_takes_no_changes_is_found(
     still = Desk(as_user(desk.url, role))
     findings = found(still, code=1)
     assert wrong(findings) == {"server"}
-    assert "takes no changes" in findings["server"]["text"]
+    assert "and is read-only" in findings["server"]["text"]
     with pytest.raises(ReadOnly, match="read-only"):
         asyncio.run(check(still.url))
 
@@ -261,7 +262,7 @@ def test_the_rights_of_the_page_on_postgresql_are_enough(
 def test_a_transaction_that_keeps_dead_rows_is_found(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_findings, "OLD", 0.0)
+    monkeypatch.setattr(store_findings, "OLD", 0.0)
     assert found(desk)["snapshots"]["level"] == "ok"
     with held(desk.url, "SELECT 1") as pid:
         finding = found(desk)["snapshots"]
@@ -273,7 +274,7 @@ def test_a_transaction_that_keeps_dead_rows_is_found(
 def test_the_audit_waits_for_the_oldest_open_writer_of_the_server(
     desk: Desk, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_findings, "LATE", 0.0)
+    monkeypatch.setattr(store_findings, "LATE", 0.0)
     first = desk.add()
     with held(database, "CREATE TABLE mine ()") as pid:
         second = desk.add()
@@ -288,7 +289,7 @@ def test_the_audit_waits_for_the_oldest_open_writer_of_the_server(
 def test_a_table_full_of_dead_rows_is_found(
     postgres: PostgresServer, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_findings, "MUCH_DEAD", 100)
+    monkeypatch.setattr(store_findings, "MUCH_DEAD", 100)
     table = f"{name_of(desk.url)}.poolhand_tallies"
     for statement in (
         "ALTER TABLE {} SET (autovacuum_enabled = off)",
@@ -298,13 +299,13 @@ def test_a_table_full_of_dead_rows_is_found(
         postgres.query(statement.format(table), desk.url)
     finding = found(desk)["tables"]
     assert finding["level"] == "warn"
-    assert "poolhand_tallies has 500 dead rows beside 0 live ones" in finding["text"]
+    assert "poolhand_tallies has 500 dead rows and 0 live ones" in finding["text"]
 
 
 def test_connections_that_are_nearly_used_up_are_found(
     postgres: PostgresServer, desk: Desk, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_findings, "NEARLY_ALL", 0.01)
+    monkeypatch.setattr(store_findings, "NEARLY_ALL", 0.01)
     finding = found(desk)["connections"]
     assert finding["level"] == "warn"
     assert re.fullmatch(r"[1-9]\d* of 100 connections are used", finding["text"])
@@ -401,8 +402,8 @@ def test_one_connection_is_enough_to_work(desk: Desk) -> None:
     [
         (("/poolhand?", "/nothing?"), 5, "make it with createdb, or name another one"),
         (("//poolhand@", "//nobody@"), 5, "check the user and the password"),
-        (("?", "?sslmode=bogus&"), 2, "check what stands behind the ? of the URL"),
-        (("?", "?no_such_setting=1&"), 2, "check what stands behind the ? of the URL"),
+        (("?", "?sslmode=bogus&"), 2, "check the options after the ? of the URL"),
+        (("?", "?no_such_setting=1&"), 2, "check the options after the ? of the URL"),
         (("?schema", "?shema"), 2, "did you mean 'schema'?"),
         (("@127.0.0.1", "@::1"), 2, "an IPv6 address in brackets"),
     ],

@@ -11,13 +11,14 @@ from typer.testing import CliRunner, Result
 
 from poolhand import App
 from poolhand.cli.main import app
+from tests.extent import ALSO_POSTGRES
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
-    schema: str = request.getfixturevalue("schema")
+    schema: str = request.getfixturevalue("store_schema")
     return schema
 
 

@@ -16,8 +16,9 @@ from rich.cells import cell_len
 
 from poolhand.cli import screen
 from poolhand.cli.commands import jobs
-from poolhand.cli.layout import short_name
-from poolhand.operate.retry import Progress
+from poolhand.cli.screen import short_name
+from poolhand.operate.bulk import Progress
+from poolhand.operate.format import text_of
 
 HOSTILE = [
     "\x1b[31mred\x1b[0m",
@@ -225,7 +226,7 @@ def test_a_first_column_wider_than_the_terminal_is_folded_not_cut() -> None:
     ],
 )
 def test_values_are_shown_as_people_read_them(value: object, shown: str) -> None:
-    assert screen.shown(value) == shown
+    assert text_of(value) == shown
 
 
 def test_facts_that_are_not_known_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,16 +12,17 @@ from typer.testing import CliRunner, Result
 
 from poolhand import App, Session, emit, progress, wait
 from poolhand.cli.main import app
+from tests.extent import ALSO_POSTGRES
 
 HOSTILE = "\x1b[31mred\x07"
 SPELLED = "\\x1b[31mred\\x07"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"
-    schema: str = request.getfixturevalue("schema")
+    schema: str = request.getfixturevalue("store_schema")
     return schema
 
 

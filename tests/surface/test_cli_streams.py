@@ -36,7 +36,10 @@ def sent(streams: str, *words: str | bytes, **variables: str) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "unbuffered",
+    [pytest.param("", id="buffered"), pytest.param("1", id="unbuffered", marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize(
     ("streams", "words", "code", "told"),
     [

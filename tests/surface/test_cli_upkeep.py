@@ -20,12 +20,12 @@ import typer
 from poolhand import App
 from poolhand.app_options import store_line
 from poolhand.cli.commands.work import store_conflict_of
-from poolhand.cli.session import check_schema, told
+from poolhand.cli.session import check_schema, reported_errors
 from poolhand.config import load_store
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
-from poolhand.settings import FARM, SETTINGS
+from poolhand.setting_table import FARM, SETTINGS
 from tests.surface.test_cli import HOSTILE, Desk, run
 from tests.unit.operate.world import World
 
@@ -93,12 +93,12 @@ def test_a_farm_warns_of_a_setting_that_names_another_store_than_the_code(
 ) -> None:
     if setting is not None:
         monkeypatch.setenv("POOLHAND_STORE", setting)
-    told = store_conflict_of(App(url), "agents:app", load_store()[0])
-    assert (told is not None) is warned
-    if told is not None:
-        assert told.startswith("the code of agents:app uses the store ")
-        assert f"sqlite:///{here}/a.db, and " in told
-        assert "secret" not in told
+    warning = store_conflict_of(App(url), "agents:app", load_store()[0])
+    assert (warning is not None) is warned
+    if warning is not None:
+        assert warning.startswith("the code of agents:app uses the store ")
+        assert f"sqlite:///{here}/a.db, and " in warning
+        assert "secret" not in warning
 
 
 def test_a_farm_says_which_store_it_uses_and_what_names_it(
@@ -153,7 +153,7 @@ def test_of_store_and_app_the_nearer_one_counts(
     [
         ("", "missing_of_test:app", "No module named 'missing_of_test'"),
         ("", "broken_of_test:app", "module 'broken_of_test' has no 'app'"),
-        ("app = 3", "broken_of_test:app", "is no App: it is of type int; name an App"),
+        ("app = 3", "broken_of_test:app", "is not an App: it is of type int; name an App"),
         ("import sys; sys.exit(0)", "broken_of_test:app", "loading it raised SystemExit: 0"),
         ("1 / 0", "broken_of_test:app", "loading it raised ZeroDivisionError: division by zero"),
     ],
@@ -194,7 +194,7 @@ def test_no_error_shows_the_secret_of_the_store(capsys: pytest.CaptureFixture[st
     url = "postgresql://me:secret@host/db"
 
     def fail() -> None:
-        with told() as tell:
+        with reported_errors() as tell:
             tell.urls.append(url)
             raise Unavailable(f"{url} does not answer; is {url!r} right?")
 
@@ -249,7 +249,7 @@ def test_a_file_that_is_no_store_yet_is_told_and_left_alone(
     before = contents(tmp_path)
     url = f"sqlite:///{path}"
     assert run(*words, "--store", url, code=5).stderr == (
-        f"poolhand: '{path}' is no store of poolhand yet; check the name, or make one of it with "
+        f"poolhand: '{path}' is not a store of poolhand yet; check the name, or make it one with "
         f"`poolhand migrate --store {url}` [PH-STO-001]\n"
     )
     assert contents(tmp_path) == before
@@ -263,24 +263,26 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_no_file_is_brought_to_a_newer_schema_by_looking() -> None:
     check_schema("agents.db", 2, 2, "sqlite:///agents.db")
-    with pytest.raises(Unavailable, match="has schema number 1, this poolhand needs 2; bring it"):
+    with pytest.raises(Unavailable, match="has schema number 1, this poolhand needs 2; migrate it"):
         check_schema("agents.db", 1, 2, "sqlite:///agents.db")
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("x" * 300, "cannot be looked at: File name too long"),
+        ("x" * 300, "cannot be inspected: File name too long"),
         ("file.db/agents.db", "agents.db"),
         ("a folder", "is a folder; name a file in it"),
+        ("a pipe", "is a pipe, a socket or a device; name a regular file"),
     ],
-    ids=["long", "below a file", "folder"],
+    ids=["long", "below a file", "folder", "pipe"],
 )
 def test_a_place_where_no_file_can_be_is_told_in_one_line(
     tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "file.db").touch()
     (tmp_path / "a folder").mkdir()
+    os.mkfifo(tmp_path / "a pipe")
     url = f"sqlite:///{tmp_path}/{name}"
     for words in (["jobs", "list"], ["migrate"], ["migrate", "--check"]):
         error = run(*words, "--store", url, code=5).stderr
@@ -291,15 +293,15 @@ def test_a_place_where_no_file_can_be_is_told_in_one_line(
 
 def test_a_command_that_is_told_to_run_can_be_pasted(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/my jobs.db"
-    told = run("jobs", "list", "--store", url, code=5).stderr
-    words = shlex.split(told.split("`")[1])
+    warning = run("jobs", "list", "--store", url, code=5).stderr
+    words = shlex.split(warning.split("`")[1])
     assert words == ["poolhand", "migrate", "--store", url]
 
 
 def test_an_app_whose_store_is_in_memory_is_known_however_that_is_written(here: Path) -> None:
     (here / "memory_of_test.py").write_text("from poolhand import App\napp = App('MEMORY://')\n")
     error = run("jobs", "list", "--app", "memory_of_test:app", code=2).stderr
-    assert "lives inside the process that uses it" in error
+    assert "is in the memory of the process that uses it" in error
     sys.modules.pop("memory_of_test")
 
 
@@ -325,7 +327,7 @@ def test_every_setting_is_shown_with_where_it_came_from(
     ]
     assert "hard_timeout_s not set default " in "\n".join(lines)
     assert result.stderr == (
-        "poolhand: POOLHAND_STROE is no variable of poolhand and has no effect; "
+        "poolhand: POOLHAND_STROE is not a variable of poolhand and has no effect; "
         "did you mean POOLHAND_STORE?\n"
     )
     shown = json.loads(run("config", "--json", "--store", "memory://").stdout)
@@ -376,7 +378,7 @@ def test_a_check_tells_what_is_missing_and_changes_nothing(tmp_path: Path) -> No
     path = tmp_path / "empty.db"
     path.touch()
     result = run("migrate", "--check", "--store", f"sqlite:///{path}", code=1)
-    assert result.stdout.startswith("the schema is number 0; `poolhand migrate` brings it to ")
+    assert result.stdout.startswith("the schema is number 0; `poolhand migrate` migrates it to ")
     assert path.read_bytes() == b""
 
 
@@ -456,7 +458,7 @@ def test_the_doctor_finds_a_torn_file(desk: Desk, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [["jobs", "list"], ["doctor"], ["migrate"], ["pools", "list"]])
 def test_a_store_in_memory_is_not_taken_for_an_empty_one(words: list[str]) -> None:
     error = run(*words, "--store", "memory://", code=2).stderr
-    assert "lives inside the process that uses it" in error
+    assert "is in the memory of the process that uses it" in error
     assert error.count("\n") == 1
 
 
@@ -477,7 +479,9 @@ def test_help_names_every_command_in_one_line_each(words: list[str]) -> None:
 
 
 def test_the_guide_shows_every_command_and_setting() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text(
+        encoding="utf-8"
+    )
     groups = ("jobs", "dead", "pools")
     listed = [[name] for name in commands_of() if name not in groups]
     listed += [[group, name] for group in groups for name in commands_of(group)]
@@ -488,7 +492,9 @@ def test_the_guide_shows_every_command_and_setting() -> None:
 
 
 def test_the_guide_of_the_farm_shows_every_setting_with_its_limits_and_default() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "reference" / "farm.md").read_text(
+        encoding="utf-8"
+    )
     rows = [
         f"| `{one.variables[-1]}` | {f'`{one.flag}`' if one.flag else ''} "
         f"| {one.default or 'not set'} | {one.kind.allowed} |"

@@ -147,12 +147,12 @@ def test_workers_are_listed_with_farms_that_have_none_and_those_without_a_farm(d
     ]  # fmt: skip
     words = [[word.strip() for word in row if word] for row in rows]
     heard = [float(row.pop().removesuffix(" s ago")) for row in words[1:3]]
-    # They are as old as the record is by now, and as the worker was silent when it was written.
+    # As `top` shows them: the age of a record that is not overdue is not added.
     assert heard[0] < heard[1] < SECONDS
     assert words == [
-        ["-", "ash-00000f", "ash", "100", "starting", "-", "40", "2", "1d 2h", "-", "-"],
-        [f"{FARM}.1", FARM, "box", "200", "ready", "3/10", "40", "2", "1m 5s", "-"],
-        [WORKER, FARM, "box", "201", "leaving", "0/10", "40", "2", "1d 2h", "52 MB"],
+        ["-", "ash-00000f", "ash", "100", "starting", "-", "40", "2", "1d02h", "-", "-"],
+        [f"{FARM}.1", FARM, "box", "200", "ready", "3/10", "40", "2", "1m05s", "-"],
+        [WORKER, FARM, "box", "201", "leaving", "0/10", "40", "2", "1d02h", "50 MB"],
         ["owner-1", "-", "elm", "300", "alone", "0", "-", "-", "-", "-", "-"],
     ]
     assert result.stderr.splitlines() == [
@@ -179,9 +179,9 @@ def test_a_supervisor_without_a_sign_of_life_is_named_and_the_last_signal_grows(
     starting, silent = result.stderr.splitlines()
     assert starting.startswith("farm ash-00000f (shop:app): starting, ")
     assert re.fullmatch(
-        rf"farm {FARM} \(shop:app\): no sign of the supervisor \(process 100 on box\) for 1[0-9] s"
-        ": it was killed, hangs or cannot reach the store; what is shown of its workers is older "
-        "than that. If it is gone, start it again: `poolhand work shop:app`",
+        rf"farm {FARM} \(shop:app\): no message from the supervisor \(process 100 on box\) for "
+        "1[0-9] s: it was killed, hangs or cannot reach the store; the state of its workers is "
+        "older than that. If it has died, start it again: `poolhand work shop:app`",
         silent,
     )
     assert desk.json("workers", "list")["farms"][1]["age"] >= 10.0
@@ -203,7 +203,7 @@ def test_a_leaving_worker_is_listed_with_how_long_and_why_others_wait_for_it(des
     )
     put_down(desk, a_farm(FARM, leaving, written_at=LATER, maximum=1, surge=0, held=1))
     result = desk.run("workers", "list")
-    assert "  leaving 2m 5s  " in result.stdout
+    assert "  leaving 2m05s  " in result.stdout
     assert (
         "; 1 worker waits to start: at most 1 process at once (maximum 1 + surge 0), "
         "1 of them is leaving"
@@ -222,7 +222,7 @@ def test_a_snapshot_shows_what_runs_and_what_failed(
     desk: Desk, supervised: Callable[..., Any]
 ) -> None:
     trouble = (Trouble(START, HOSTILE, WORKER),)
-    record = a_farm(troubles=trouble)
+    record = a_farm(troubles=trouble, written_at=START + timedelta(hours=2, minutes=5))
     with supervised(ControlAnswer(True, "", JOBS), record) as wishes:
         result = desk.run("workers", "snapshot", FARM, "--after", "3", "--limit", "1")
         found = desk.json("workers", "snapshot", WORKER)
@@ -244,7 +244,7 @@ def test_a_snapshot_shows_what_runs_and_what_failed(
         "there are more: --after 1",
     ]
     assert found["snapshot"]["finished"][0]["error"]["message"] == HOSTILE
-    assert f"; last trouble: {SPELLED}\n" in listed.stderr
+    assert f"; last trouble, 2h05m ago: {SPELLED}\n" in listed.stderr
 
 
 # Steering
@@ -297,7 +297,9 @@ def test_what_a_farm_will_not_do_ends_with_its_reason(
 )
 def test_a_farm_that_is_not_there_is_not_found(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.run("workers", *words, code=3).stderr
-    assert told == f"poolhand: there is no farm of {words[1]!r}; see `poolhand workers list`\n"
+    assert (
+        told == f"poolhand: there is no farm or worker {words[1]!r}; see `poolhand workers list`\n"
+    )
 
 
 def test_a_farm_that_does_not_answer_cannot_be_used(
@@ -320,7 +322,7 @@ def test_bounds_that_make_no_sense_are_a_wrong_call(desk: Desk) -> None:
 def test_a_whole_farm_is_drained_only_if_that_is_meant(desk: Desk) -> None:
     put_down(desk, BUSY)
     told = desk.run("workers", "drain", FARM, code=2).stderr
-    assert told == "poolhand: this ends a whole farm; give --yes\n"
+    assert told == "poolhand: this stops a whole farm; give --yes to do it\n"
     assert desk.json("audit", "--kind", "farm")["lines"] == []
 
 
@@ -346,7 +348,7 @@ def test_on_a_terminal_it_is_asked_whether_a_whole_farm_is_meant(
         asked = _all_of(ours)
     assert done.returncode == code, asked
     assert f"farm {FARM} (shop:app): running" in asked
-    assert "End it when what runs is finished? [y/N]" in asked
+    assert "Stop it after its running jobs have finished? [y/N]" in asked
     if code == 0:
         assert json.loads(done.stdout) == {"done": True, "text": DONE.text, "snapshot": None}
         assert len(wishes) == 1

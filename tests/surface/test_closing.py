@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand.cli.closing import UNKNOWN, ViewSummary, after_farm
+from poolhand.cli.commands.top import UNKNOWN, ViewSummary, after_farm
 from poolhand.farm.records import FARMS
 from poolhand.stores.sqlite.store import SqliteStore
 from tests.unit.operate.test_farms import FARM, a_farm, write_down
@@ -26,7 +26,7 @@ async def test_a_farm_says_how_long_it_ran_what_it_did_and_what_is_left(world: W
     ended = START + timedelta(minutes=12)
     farm = a_farm(FARM, completed=1204, failed=3, started_at=START, written_at=ended)
     assert await after_farm(world.operator, farm) == (
-        f"farm {FARM} ran 12 min 00 s: 1,204 jobs completed, 3 attempts failed; nothing is left"
+        f"farm {FARM} ran 12 min 00 s: 1,204 jobs completed, 3 attempts failed; no jobs left"
     )
     await world.add("fetch", "research")
     await world.add("fetch", "research", delay=60.0)
@@ -55,5 +55,5 @@ async def test_what_farms_did_before_they_were_watched_does_not_count(world: Wor
     await world.store.delete(f"{FARMS}{other}")
     assert await watched.end(160.0) == (
         "watched 1 min 00 s: 1 job completed, 2 attempts failed in 1 farm, 1 farm ended; "
-        "nothing is left"
+        "no jobs left"
     )

@@ -27,9 +27,9 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
-from poolhand import Fault, Job, Status, WorkerReport
 from poolhand.observe.events import JobEnded, JobStarted
 from poolhand.operate.views import AuditView
+from poolhand.views import Fault, Job, Status, WorkerReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = [sys.executable, str(EXAMPLES / "demo.py")]
@@ -41,6 +41,8 @@ STEERING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 pytestmark = pytest.mark.slow
+# Each takes a round of the demo; farms and commands hold the same promises in tests/system.
+IN_FULL = pytest.mark.full
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -221,6 +223,7 @@ def test_the_commands_it_names_work_on_its_file(once: Once) -> None:
         assert done.stdout
 
 
+@IN_FULL
 def test_a_pool_is_paused_and_resumed_from_outside(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     with started("--once", *QUICK, "--store", store) as demo:
@@ -253,6 +256,7 @@ def test_ctrl_c_drains_and_another_run_goes_on_with_what_waited(tmp_path: Path) 
     assert balance(done.stdout)["waiting"] == 0
 
 
+@IN_FULL
 def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     with started("--slots", "2", "--speed", "0.1", "--seconds", "1", "--store", store) as demo:
@@ -266,6 +270,7 @@ def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
     assert not [job for job in jobs_in(store) if job["attempts"] and job["crashes"]]
 
 
+@IN_FULL
 @pytest.mark.timeout(200)
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs the pidfd of Linux")
 def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> None:
@@ -327,6 +332,7 @@ def test_it_ends_quietly_when_nobody_reads_any_more(tmp_path: Path) -> None:
         assert demo.wait(SECONDS) == -signal.SIGPIPE
 
 
+@IN_FULL
 def test_without_a_store_it_makes_a_file_in_a_temporary_folder(tmp_path: Path) -> None:
     with started("--slots", "2", TMPDIR=str(tmp_path)) as demo:
         line = read_until(demo.stdout, "Jobs are kept in ")
@@ -417,6 +423,7 @@ def frames(written: str) -> list[list[str]]:
     return [frame.split("\r\n") for frame in pictures if frame.strip()]
 
 
+@IN_FULL
 @pytest.mark.parametrize(("columns", "rows"), [(COLUMNS, ROWS), (20, 4)])
 def test_the_live_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"

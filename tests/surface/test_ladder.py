@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.extent import ALSO_POSTGRES
+
 pytestmark = pytest.mark.slow
 
 PROGRAM = """\
@@ -53,7 +55,7 @@ def test_the_program_is_no_more_than_a_dozen_lines() -> None:
     assert PROGRAM.count("memory://") == 1
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def kept(request: pytest.FixtureRequest) -> str:
     """Give the URL of a store that outlives a program."""
     if request.param == "sqlite":

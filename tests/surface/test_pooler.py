@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from poolhand import App
-from poolhand.testing import PostgresServer
+from tests.private_servers.postgres_server import PostgresServer
 from tests.surface.test_cli import Desk
 
 pytestmark = pytest.mark.slow

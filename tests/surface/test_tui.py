@@ -32,8 +32,8 @@ from poolhand.rules.job import Fault, Status
 from poolhand.rules.streams import events_of
 from poolhand.stores.postgres.store import PostgresStore
 from poolhand.stores.sqlite.store import SqliteStore
-from poolhand.testing import PostgresServer
 from poolhand.tui.farm_app import FarmApp
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker, farming, write_down
 from tests.unit.operate.world import START, Clock, World, made
 
@@ -116,7 +116,8 @@ async def test_farms_and_workers_are_seen_and_how_they_are(world: World) -> None
     async with viewed(world) as screen:
         await screen.sees(f"farm {FARM} · shop:app", "● running", "(min 1, max 10)")
         await screen.sees("waiting 0 · running 6 of 10 slots", "attempts 42, 2 failed")
-        await screen.sees("1 trouble", f"00:00:00Z  {FARM}  {FARM}.2  it hangs {SPELLED}")
+        await screen.sees("1 trouble, last 0.0s ago")
+        await screen.sees(f"00:00:00Z  0.0s  {FARM}  {FARM}.2  it hangs {SPELLED}")
         await screen.sees(f"{FARM}.1", "SILENT, BLOCKED 3.2 s, ready", "4.0s ago", "50 MB")
         await write_down(world.store, replace(farm, queued=77, state=FarmState.STOPPING))
         await screen.sees("waiting 77", "STOPPING: 6 still run in 2 workers")
@@ -226,7 +227,7 @@ async def test_throughput_grows_with_what_farms_have_ended(world: World) -> None
 
 async def test_a_store_without_a_farm_says_how_to_start_one(world: World) -> None:
     async with viewed(world) as screen:
-        await screen.sees("no farm works here: start one with `poolhand work module:app`")
+        await screen.sees("no farm is running; start one with `poolhand work module:app`")
         for key in ("plus", "x", "s"):
             await screen.press(key)
             await screen.sees("select a farm first")
@@ -290,7 +291,7 @@ async def test_five_hundred_jobs_are_reached_page_by_page(world: World) -> None:
         await screen.sees("100 or more", ids[-1])
         for seen in (100, 200, 300, 400):
             await screen.press("end")
-            await screen.until(partial(lambda seen: len(screen.app.sight.jobs) > seen, seen))
+            await screen.until(partial(lambda seen: len(screen.app.model.jobs) > seen, seen))
         await screen.press("end")
         await screen.sees(ids[0])
         assert screen.app.board.jobs.chosen == ids[0]
@@ -372,7 +373,7 @@ async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
 
         await clean()
         await screen.press("s")
-        await screen.sees("1 running, 1 lately ended")
+        await screen.sees("1 running, 1 recently ended")
         await clean()
         await screen.press("escape", "t")
         await screen.sees(id)
@@ -450,7 +451,7 @@ async def test_a_job_is_cancelled_from_the_table_and_from_its_page(world: World)
         await screen.press("c")
         await screen.sees("● cancelled", f"{first}: it is cancelled")
         await screen.press("c")
-        await screen.sees(f"{first}: it was over before")
+        await screen.sees(f"{first}: it had already ended")
 
 
 async def test_a_pool_is_paused_and_resumed_from_each_view(world: World) -> None:
@@ -550,7 +551,9 @@ async def test_a_snapshot_of_the_selected_worker_is_shown_whole(world: World) ->
     ):
         await screen.sees(worker)
         await screen.press("down", "s")
-        await screen.sees(f"worker {worker}: 1 running, 1 lately ended", "j-1  think", "j-0  fetch")
+        await screen.sees(
+            f"worker {worker}: 1 running, 1 recently ended", "j-1  think", "j-0  fetch"
+        )
         await screen.press("escape")
         await screen.sees_no("j-0  fetch")
     assert [(wish.kind, wish.worker) for wish in wishes] == [(ControlKind.SNAPSHOT, worker)]
@@ -635,11 +638,11 @@ async def test_a_record_that_is_only_late_does_not_end_the_view(world: World) ->
         await write_down(world.store, a_farm(FARM))
         await screen.sees("● running")
         await world.store.delete(f"{FARMS}{FARM}")
-        await screen.sees("no farm works here")
+        await screen.sees("no farm is running")
         await write_down(world.store, a_farm(FARM))
         await screen.sees("● running")
         await world.store.delete(f"{FARMS}{FARM}")
-        await screen.sees("no farm works here")
+        await screen.sees("no farm is running")
         assert isinstance(world.runtime, Clock)
         world.runtime.seconds += 16.0
         await ended(screen)
@@ -658,15 +661,15 @@ async def test_a_store_that_goes_away_is_told_and_found_again(own_postgres: Post
             await screen.press("t")
             await screen.sees(id)
             await asyncio.to_thread(own_postgres.stop)
-            await screen.sees("STORE AWAY, asked again", id)
+            await screen.sees("STORE DOWN, retrying", id)
             await screen.press("c")
             await screen.sees("[PH-STO-001]")
             await screen.press("enter")
-            await screen.sees("the store does not answer, asked again")
+            await screen.sees("the store does not answer, retrying")
             await asyncio.to_thread(own_postgres.start)
             await screen.sees_no("the store does not answer")
             await screen.sees(f"job {id}", "● queued")
             await screen.press("escape")
-            await screen.sees_no("STORE AWAY")
+            await screen.sees_no("STORE DOWN")
             newest = await world.add()
             await screen.sees(newest)

@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from poolhand.testing import ServerMissing
-from poolhand.testing.servers import find_programs
+from tests.private_servers.programs import ServerMissing, find_programs
 from tests.servers import do_without
 
 SECONDS = 40.0

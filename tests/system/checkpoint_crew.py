@@ -21,7 +21,7 @@ import sys
 from poolhand import PoolhandError
 from poolhand.contract import Put
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import wal
+from poolhand.stores.sqlite import place as wal
 from poolhand.stores.sqlite.store import SqliteStore
 
 SIZE = 1000  # bytes of a document: the file grows, so that page 1 is written too

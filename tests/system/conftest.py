@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conditions import use_url
+from tests.extent import ALSO_POSTGRES
 from tests.system.farmhouse import Yard
 
 
@@ -22,7 +23,7 @@ def server_yard(tmp_path: Path, schema: str) -> Yard:
     return Yard(tmp_path, schema)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def any_yard(request: pytest.FixtureRequest, tmp_path: Path) -> Yard:
     """Give a place for farms over each kind of store, which others have used before."""
     url = None if request.param == "sqlite" else request.getfixturevalue("schema")

@@ -10,13 +10,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from poolhand import App, current_job
-from poolhand.contract import LogLine, Put
-from poolhand.durable.connection.connection import StoreConnection
+from poolhand.contract import LogLine, Put, Store
 from poolhand.durable.scheduler import DOCUMENTS
 from poolhand.runtime import Runtime
 
@@ -31,24 +31,25 @@ class Moved(Runtime):
         return datetime.now(UTC) + timedelta(seconds=float(OFFSET.read_text()))
 
 
-class Crew(App):
-    def _station(self) -> StoreConnection:
-        station = super()._station()
-        if FATE == "mortal":
-            put = station.store.put
+def mortal(make: Callable[[], Store]) -> Store:
+    """Make a store on which the process dies before it records what a schedule has submitted."""
+    store = make()
+    put = store.put
 
-            async def die(
-                puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
-            ) -> tuple[int, ...] | None:
-                if puts[0].key.startswith(DOCUMENTS) and puts[0].expect:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return await put(puts, token, log)
+    async def die(
+        puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
+    ) -> tuple[int, ...] | None:
+        if puts[0].key.startswith(DOCUMENTS) and puts[0].expect:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await put(puts, token, log)
 
-            station.store.put = die  # type: ignore[method-assign]
-        return station
+    store.put = die  # type: ignore[method-assign]
+    return store
 
 
-app = Crew(URL, runtime=Moved())
+app = App(URL, runtime=Moved())
+if FATE == "mortal":
+    app.core.make_store = partial(mortal, app.core.make_store)
 story = os.open(LINES, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from poolhand import Job, Pool, Snooze, current_job, stop_requested
+from poolhand import Pool, Snooze, current_job, stop_requested
+from poolhand.views import Job
 
 COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
 

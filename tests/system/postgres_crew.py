@@ -28,7 +28,7 @@ from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM as AUDIT
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import OnFull, bounded
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore

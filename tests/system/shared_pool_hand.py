@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from poolhand import App, Pool, Retry, Status, current_job, fencing_token, wait
+from poolhand import App, Pool, Retry, current_job, fencing_token, wait
+from poolhand.views import Status
 
 URL, FOLDER, PIPE, CAP = sys.argv[1:]
 STORY, GATE = Path(FOLDER) / "story", Path(FOLDER) / "gate"

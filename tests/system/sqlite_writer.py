@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from poolhand import PoolhandError
 from poolhand.runtime import Runtime
 from poolhand.stores.sql import migrations
-from poolhand.stores.sqlite import wal
+from poolhand.stores.sqlite import place as wal
 from poolhand.stores.sqlite.file import StoreFile
 
 LARGE = 1200 * 4096  # bytes: more pages than the log is left to grow to

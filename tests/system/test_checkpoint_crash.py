@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from poolhand.testing import ServerMissing
 from tests.preload import preload
+from tests.private_servers.programs import ServerMissing
 from tests.servers import do_without
 
 HERE = Path(__file__).parent

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.extent import ALSO_POSTGRES
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 STEPS = ["s1", "s2", "pay", "s3", "s4", "mail", "s5"]
 PLACES = [f"{when} {what}" for what in STEPS for when in ("before", "in", "after")]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"

@@ -14,6 +14,8 @@ from threading import Event
 
 import pytest
 
+from tests.extent import ALSO_POSTGRES
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
 LIMIT = 40.0  # seconds after which what should have happened is not waited for any more
@@ -21,7 +23,7 @@ SECOND = timedelta(seconds=1)
 HALF_PAST_TWO = "30 2 * * *"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"

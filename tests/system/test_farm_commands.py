@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from poolhand import Retry
-from poolhand.farm.records import ANSWERS, FARMS, WISHES
+from poolhand.farm.records import ANSWERS, FARMS, REQUESTS
 from poolhand.operate.actions import Operator
 from poolhand.rules.job import Status
 from poolhand.rules.streams import StreamKind
@@ -60,7 +60,7 @@ def test_all_workers_are_replaced_under_load_and_no_job_is_lost_or_doubled(any_y
         before = farm.until_ready(2)
         yard.submit("nap", *[0.05] * 200)
         assert "replaced" in told(farm, "workers", "restart", farm.id)
-        farm.until_line("process leaving", 2, why="another one has taken its place")
+        farm.until_line("process leaving", 2, why="it was replaced by a new worker")
         yard.until_done(200)
         until(lambda: all_gone(before), "end of those before")
         begun = [words[3] for words in yard.told("begin")]
@@ -75,7 +75,9 @@ def test_one_worker_is_drained_and_another_takes_its_place(yard: Yard) -> None:
         farm.until_ready()
         yard.submit("hold", str(yard.gate))
         yard.until_told("begin")
-        assert "ends when its jobs are over" in told(farm, "workers", "drain", f"{farm.id}.1")
+        assert "ends when its running jobs have ended" in told(
+            farm, "workers", "drain", f"{farm.id}.1"
+        )
         farm.until_ready(2)
         assert farm.lines("process ended") == []
         yard.open_gate()
@@ -100,7 +102,9 @@ def leftovers(yard: Yard) -> list[str]:
 
     async def look(operator: Operator) -> list[str]:
         store = operator._store
-        return [key for kind in (FARMS, WISHES, ANSWERS) for key in await store.scan(kind, "", 100)]
+        return [
+            key for kind in (FARMS, REQUESTS, ANSWERS) for key in await store.scan(kind, "", 100)
+        ]
 
     return yard.ask(look)
 

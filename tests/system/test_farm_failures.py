@@ -43,7 +43,8 @@ def test_failed_attempts_and_dead_jobs_come_to_the_terminal_with_their_worker(ya
 
 NESTED = """
 import asyncio, sys
-from poolhand import App, Deadlock
+from poolhand import App
+from poolhand.errors import Deadlock
 
 app = App(sys.argv[1])
 
@@ -103,7 +104,8 @@ def test_waits_that_hold_the_slots_of_two_processes_end(tmp_path: Path) -> None:
 
 APART = """
 import asyncio, sys
-from poolhand import App, Deadlock
+from poolhand import App
+from poolhand.errors import Deadlock
 
 app = App(sys.argv[1])
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Status
+from poolhand import App
+from poolhand.views import Status
 from tests.system.farmhouse import Farm, Yard, until
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def test_a_killed_supervisor_is_named_and_its_last_signal_grows_older(yard: Yard
         assert older[0].workers[0].heard > before.workers[0].heard + 1.0
         until(lambda: [one for one in yard.farms() if one.is_silent], "silent supervisor")
         result = farm.command("workers", "list")
-    assert f"no sign of the supervisor (process {farm.pid} on " in result.stderr
+    assert f"no message from the supervisor (process {farm.pid} on " in result.stderr
     assert result.stdout.splitlines()[1].split()[4] == "unknown"
 
 

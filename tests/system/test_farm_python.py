@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, FarmSettings, UsageError
+from poolhand import App, UsageError
 from poolhand.observe.events import Event, Events, ProcessReady
+from poolhand.settings import FarmSettings
 from tests.system import farm_app
 from tests.system.farmhouse import APP
 

@@ -64,7 +64,7 @@ def test_without_a_surge_each_worker_ends_before_its_replacement_starts(yard: Ya
         yard.submit("hold", *[str(yard.gate)] * 2)
         yard.until_told("begin", count=2)
         steer(farm, "restart", farm.id)
-        farm.until_line("process leaving", why="its place is needed")
+        farm.until_line("process leaving", why="its process is needed for a new worker")
         until_held(yard, 1)
         assert len(children_of(farm.pid)) == 2
         yard.open_gate()

@@ -123,7 +123,9 @@ def test_a_worker_that_has_too_much_memory_is_replaced(yard: Yard) -> None:
 
 def test_a_bound_on_memory_that_no_worker_can_keep_is_reported(yard: Yard) -> None:
     with yard.running("--max", "1", max_memory_mb_per_worker=1) as farm:
-        farm.until_line("farm trouble", text="has run nothing: more than 1 MB of memory")
+        farm.until_line(
+            "farm trouble", text="ended without running a job: more than 1 MB of memory"
+        )
         assert farm.stop() == 0
 
 

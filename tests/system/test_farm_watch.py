@@ -60,7 +60,7 @@ def test_a_worker_that_nobody_understands_is_replaced(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         yard.submit("babble")
-        farm.until_line("farm trouble", text="it said what nobody understands")
+        farm.until_line("farm trouble", text="it sent a message that cannot be decoded")
         yard.until_done(1)
         assert farm.stop() == 0
         assert len(farm.pids) == 2
@@ -70,7 +70,7 @@ def test_a_worker_whose_loop_is_blocked_for_too_long_is_replaced(yard: Yard) -> 
     with yard.running("--max", "1", loop_blocked_limit_s=0.5) as farm:
         farm.until_ready()
         yard.submit("block", str(yard.gate))
-        farm.until_line("farm trouble", text="is replaced: its event loop has not turned")
+        farm.until_line("farm trouble", text="is replaced: its event loop has been blocked")
         until(lambda: is_over(farm.pids[0]), "end of it")
         yard.open_gate()
         yard.until_done(1)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App, Filter, KeyRing, PoolhandError, Ticket
+from poolhand import App, PoolhandError, Ticket
+from poolhand.settings import KeyRing
+from poolhand.views import Filter
+from tests.extent import ALSO_POSTGRES
 from tests.old_store.agents import SECRET, Somewhere, World, make_signed_app
 from tests.old_store.load import load_postgres, load_sqlite
 
@@ -25,7 +28,7 @@ class Signed:
         return make_signed_app(self._url, self.world, self._runtime, ring)[0]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 async def old(request: pytest.FixtureRequest, tmp_path: Path) -> Signed:
     """Give the store as an earlier version left it, with a signed call that waits."""
     if request.param == "sqlite":

@@ -13,10 +13,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand import App, Status, Ticket, ToolOutcomeUnknown
+from poolhand import App, Ticket
+from poolhand.errors import ToolOutcomeUnknown
 from poolhand.operate.views import JobView
 from poolhand.rules.audit import STREAM
 from poolhand.runtime import Runtime
+from poolhand.views import Status
 from tests.old_store.agents import Somewhere, Tasks, World, elsewhere, make_app
 from tests.old_store.load import load_postgres, load_sqlite
 
@@ -288,8 +290,8 @@ async def test_an_audit_restored_on_a_younger_server_can_be_read(
     await connection.close()
     reader = old.reader()
     async with reader.app:
-        station = await reader.app.station()
-        lines = await station.keeper.ask(lambda: station.store.read(STREAM, limit=10_000))
+        connection = await reader.app.core.connection()
+        lines = await connection.thread.ask(lambda: connection.store.read(STREAM, limit=10_000))
     assert len(lines) >= waiting > 0
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App, Pool, PoolSnapshot, Retry
+from poolhand import App, Pool, Retry
+from poolhand.views import PoolSnapshot
 from tests.unit.pool.support import until
 
 pytestmark = pytest.mark.slow

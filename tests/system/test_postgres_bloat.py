@@ -16,13 +16,16 @@ from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, over, owner, spec
+from tests.extent import times
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 BATCH = 250
+MANY = times(15_000, 50_000)
+SWELLING = times(7_500, 15_000)
 PASSING = ("poolhand_waits", "poolhand_claims", "poolhand_pools", "poolhand_tallies")
 MEGABYTE = 1 << 20
 MOST = 4 * MEGABYTE  # of a table through which jobs only pass, with its indexes
@@ -93,11 +96,11 @@ async def settled(url: str) -> dict[str, int]:
         await connection.close()
 
 
-async def test_fifty_thousand_jobs_leave_the_tables_they_passed_through_small(url: str) -> None:
+async def test_many_jobs_leave_the_tables_they_passed_through_small(url: str) -> None:
     async with opened(url) as hand:
-        await churn(hand, 0, 10_000)
+        await churn(hand, 0, MANY // 5)
         early = await sizes(url)
-        await churn(hand, 10_000, 50_000)
+        await churn(hand, MANY // 5, MANY)
         late = await sizes(url)
         for name in (*PASSING, "poolhand_audit"):
             assert late[name] <= MOST, name
@@ -113,13 +116,13 @@ async def test_an_old_snapshot_breaks_nothing_and_is_recovered_from(url: str) ->
         old: Any = await asyncpg.connect(url)
         await old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         await old.fetch("SELECT * FROM poolhand_waits")
-        await churn(hand, BATCH, 15_000)
+        await churn(hand, BATCH, SWELLING)
         swollen = await sizes(url)
         await old.execute("COMMIT")
         await old.close()
         async with asyncio.timeout(60):
             await settled(url)
-        await churn(hand, 15_000, 30_000)
+        await churn(hand, SWELLING, 2 * SWELLING)
         after = await sizes(url)
         for name in PASSING:
             # The space is used again: as much work as before makes nothing larger.

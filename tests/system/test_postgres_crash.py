@@ -16,9 +16,9 @@ from poolhand.errors import StoreError
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, order, owner
 from tests.faults.proxy import Proxy
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ async def test_a_commit_that_a_crash_took_back_is_not_mistaken_for_another_of_it
                 proxy.mend()
             (answer,) = await adding
             outside.terminate()
-            assert entries(answer) == ["taken"]
+            assert entries(answer) == ["accepted"]
             assert await store.get([f"job-{number}"]) != [None]
             if crashed == 2:
                 break

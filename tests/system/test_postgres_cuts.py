@@ -18,9 +18,9 @@ from poolhand.rules.queue.backpressure import bounded
 from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, ids, order, over, owner, spec
 from tests.faults.proxy import Proxy, Trap
+from tests.private_servers.postgres_server import PostgresServer
 from tests.system.test_postgres_patience import impatient
 from tests.unit.stores.tables import postgres_faults
 
@@ -130,7 +130,7 @@ def batch(number: int) -> JobBatch:
 async def test_what_is_added_is_there_once(cut: Cut, after: bool) -> None:
     async def act(number: int) -> None:
         (answer,) = await cut.store.add([batch(number)])
-        assert entries(answer) == ["taken", "taken", "taken", "joined", "taken"]
+        assert entries(answer) == ["accepted", "accepted", "accepted", "joined", "accepted"]
 
     count = await at_every_statement(cut, after, act)
     assert count > 3
@@ -183,20 +183,20 @@ def settled(claims: Sequence[Claim], clock: Clock) -> list[Change]:
     return [Change(lifecycle.complete(one.job, b"", at, 0.0), one.token) for one in claims]
 
 
-@pytest.mark.parametrize("verb", ["bury", "cancel", "pause", "unpark", "prune", "read"])
+@pytest.mark.parametrize("verb", ["expire_owner", "cancel", "pause", "withdraw", "prune", "read"])
 async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
     await cut.store.add([batch(number) for number in range(3)])
     store = cut.store
 
     async def act(number: int) -> None:
         match verb:
-            case "bury":
+            case "expire_owner":
                 await store.enroll(owner(f"dead{number}"))
                 claims = await cut.hand.claim(1, ("free",), owner=f"dead{number}")
-                buried = await store.bury(f"dead{number}", 0)
-                assert ids(buried) == ids(claims)
+                expired = await store.expire_owner(f"dead{number}", 0)
+                assert ids(expired) == ids(claims)
                 await store.replace(
-                    [Change(lifecycle.hand_back(one.job), one.token) for one in buried]
+                    [Change(lifecycle.hand_back(one.job), one.token) for one in expired]
                 )
             case "cancel":
                 await store.add([JobBatch((order(f"c{number}", "free", session="c"),))])
@@ -206,8 +206,8 @@ async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
             case "pause":
                 await store.pause("capped", number % 2 == 0, "me")
                 await store.resize("capped", 10 + number, "me")
-            case "unpark":
-                assert await store.unpark([f"{number % 3}-free"]) == [f"{number % 3}-free"]
+            case "withdraw":
+                assert await store.withdraw([f"{number % 3}-free"]) == [f"{number % 3}-free"]
             case "prune":
                 assert await store.prune(over(1000.0)) == 0
             case _:
@@ -231,7 +231,7 @@ async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> N
     await at_every_statement(cut, False, act)
     # Only while it was being committed, which is another statement when a connection is new.
     assert 1 <= len(unknown) <= 2
-    assert all("whether it was done is not known" in text for text in unknown)
+    assert all("the change may or may not have been made" in text for text in unknown)
 
 
 async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) -> None:
@@ -253,7 +253,7 @@ async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) ->
 
 async def test_who_cannot_know_whether_a_document_was_written_is_told_so(cut: Cut) -> None:
     cut.proxy.cut_after("^COMMIT")
-    with pytest.raises(Unavailable, match="whether it was done is not known"):
+    with pytest.raises(Unavailable, match="the change may or may not have been made"):
         await cut.store.put([Put("d", b"value", expect=0)])
     assert await cut.store.get_document("d") == (b"value", 1)
 

@@ -20,14 +20,15 @@ from poolhand.errors import PoolhandError, ReadOnly, StoreError, Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres.server import connections as postgres_link
-from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres import connections as postgres_link
+from poolhand.stores.postgres.connections import address_of
 from poolhand.stores.postgres.store import PostgresStore
 from poolhand.stores.postgres.tables import Dialect
-from poolhand.testing import PostgresServer, ServerMissing
 from tests.contract.support import Clock, Hand, ids, order, over, owner, spec
 from tests.faults.proxy import Proxy
 from tests.preload import preload
+from tests.private_servers.postgres_server import PostgresServer
+from tests.private_servers.programs import ServerMissing
 from tests.servers import do_without
 from tests.unit.stores.tables import postgres_faults
 
@@ -55,7 +56,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "add": lambda: store.add([JobBatch((order("added"),))]),
         "add with a key": lambda: store.add([JobBatch((order("k", idempotency_key="k"),))]),
         "begin": store.begin,
-        "unpark": lambda: store.unpark(["a"]),
+        "withdraw": lambda: store.withdraw(["a"]),
         "claim": lambda: store.claim(ClaimRequest("hand", (0,))),
         "replace": lambda: store.replace([change], ClaimRequest("hand", (0,))),
         "release": lambda: store.release([claim.token]),
@@ -63,7 +64,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "enroll": lambda: store.enroll(owner("other")),
         "extend": lambda: store.extend("hand", [claim.token]),
         "leases": store.leases,
-        "bury": lambda: store.bury("dead", 0),
+        "expire_owner": lambda: store.expire_owner("dead", 0),
         "get": lambda: store.get(["a"]),
         "brief": lambda: store.brief("a"),
         "find": lambda: store.find(Filter()),
@@ -209,7 +210,7 @@ READS = {
     "read",
 }
 # With nothing to change nothing is written.
-IDLE = {"unpark", "release", "trim", "bury", "claim", "promote", "delete"}
+IDLE = {"withdraw", "release", "trim", "expire_owner", "claim", "promote", "delete"}
 
 
 def expect_read_only(ends: dict[str, BaseException | None]) -> None:
@@ -334,7 +335,7 @@ async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(
     server, switch = full_disk
     async with opened(server.url) as (store, claim):
         switch.touch()
-        with pytest.raises(ReadOnly, match="nothing new is taken until there is space again"):
+        with pytest.raises(ReadOnly, match="no new jobs are accepted until there is free space"):
             await asyncio.gather(*[store.add([JobBatch((big(f"b{n}"),))]) for n in range(20)])
         # What is there can be seen, and work on it may go on.
         assert ids((await store.find(Filter())).jobs)[-1] == "a"

@@ -17,10 +17,10 @@ from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.testing import PostgresServer
 from tests.contract.conftest import another, clock, hand, store  # noqa: F401 - fixtures
 from tests.contract.support import Clock, Hand, order, owner, spec
 from tests.pooler import Pooler
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from poolhand.contract import Filter
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.testing import PostgresServer
+from tests.private_servers.postgres_server import PostgresServer
 from tests.system.postgres_crew import COUNTER, PER_KEY, SLOTS, STREAM, pools, take_part
 from tests.unit.stores.tables import postgres_faults
 
@@ -99,16 +99,16 @@ def test_everything_at_once_from_many_processes_holds(
 def expect_one_job_for_a_key(story: list[list[str]]) -> None:
     """Who joined got a job that was taken in."""
     added = [words for words in story if words[0] == "added"]
-    taken = {words[1] for words in added if words[2] == "taken"}
+    taken = {words[1] for words in added if words[2] == "accepted"}
     joined = [words for words in added if words[2] == "joined"]
-    assert len(taken) == len([words for words in added if words[2] == "taken"])
+    assert len(taken) == len([words for words in added if words[2] == "accepted"])
     assert joined
     assert {words[1] for words in joined} <= taken
 
 
 def expect_all_over(url: str, story: list[list[str]]) -> None:
     """What was taken in is over, and what was written with its end is there."""
-    taken = {words[1] for words in story if words[0] == "added" and words[2] == "taken"}
+    taken = {words[1] for words in story if words[0] == "added" and words[2] == "accepted"}
 
     async def look(store: PostgresStore) -> None:
         counts = await store.count(Filter())

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, ReadOnly, Task
-from poolhand.testing import PostgresServer
+from poolhand import App, Task
+from poolhand.errors import ReadOnly
+from tests.private_servers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 

@@ -21,23 +21,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    GiveUp,
-    JobCancelled,
-    JobFailed,
-    JobLost,
-    JobTimedOut,
-    Pool,
-    Retry,
-    RetryLater,
-    Status,
-    Ticket,
-    list_pools,
-    wait,
-)
+from poolhand import GiveUp, Pool, Retry, RetryLater, Ticket, list_pools, wait
+from poolhand.errors import JobCancelled, JobFailed, JobLost, JobTimedOut
 from poolhand.observe.events import Event, Events, JobEnded, JobMarked, WorkerVanished
 from poolhand.pool.submitter import Submitter
 from poolhand.runtime import Runtime
+from poolhand.views import Status
 from tests.system import jobs
 from tests.unit.pool.support import until
 
@@ -242,7 +231,7 @@ async def test_what_cannot_travel_fails_its_job_by_name_and_not_its_child() -> N
         jobs.fail_locally: "fail_locally.<locals>.Local: nobody else knows me",
         jobs.fail_in_two_parts: "tests.system.jobs.TwoParts: 7 out of paper",
         jobs.return_lambda: "it returned a function, which cannot be sent from its process",
-        jobs.return_shy: "cannot be made again outside of its process (LookupError: not here)",
+        jobs.return_shy: "cannot be unpickled outside its process (LookupError: not here)",
     }
     async with Pool(run_in="process") as pool:
         child = await pool.run(os.getpid)
@@ -907,7 +896,7 @@ async def test_a_script_without_a_guard_is_told_so_and_starts_no_avalanche(tmp_p
     assert code == 1
     last = err.splitlines()[-1]
     assert "JobLost" in last
-    assert "exit code 1 before it was up: each process that is started for a job imports" in last
+    assert "exit code 1 before it was ready: each process that is started for a job imports" in last
     assert "if __name__ == '__main__':" in last
     assert (tmp_path / "starts").read_text() == ".."
 

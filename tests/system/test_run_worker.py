@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import Status, wait
+from poolhand import wait
 from poolhand.app import App
+from poolhand.views import Status
+from tests.extent import ALSO_POSTGRES
 
 pytestmark = pytest.mark.slow
 
 AGAIN = {signal.SIGINT: "press Ctrl-C", signal.SIGTERM: "send SIGTERM"}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'jobs.db'}"

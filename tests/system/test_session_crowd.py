@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from poolhand import App
-from poolhand.agents.session_record import SessionRecord, read
+from poolhand.agents.session import SessionRecord, read
 from poolhand.rules.audit import STREAM
 from poolhand.rules.streams import session_of
+from tests.extent import times
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-PROCESSES, EACH = 4, 25
+PROCESSES, EACH = 4, times(8, 25)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -31,11 +32,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def found(url: str) -> tuple[SessionRecord, list[str], list[str]]:
     """Return the session, and the turns as they were submitted and as they ended."""
     async with App(url) as app:
-        station = await app.station()
-        store = station.store
-        document = await station.keeper.ask(lambda: store.get_document(session_of(None, "one")))
+        connection = await app.core.connection()
+        store = connection.store
+        document = await connection.thread.ask(lambda: store.get_document(session_of(None, "one")))
         assert document is not None
-        lines = await station.keeper.ask(lambda: store.read(STREAM, limit=10_000))
+        lines = await connection.thread.ask(lambda: store.read(STREAM, limit=10_000))
     told = [
         (line.kind, json.loads(line.body)["task_id"]) for line in lines if b"task_id" in line.body
     ]
@@ -43,7 +44,7 @@ async def found(url: str) -> tuple[SessionRecord, list[str], list[str]]:
     return read(document[0]), submitted, [id for kind, id in told if kind == "pool_outcome"]
 
 
-def test_a_hundred_turns_from_four_processes_lose_nothing_and_keep_their_order(url: str) -> None:
+def test_many_turns_from_four_processes_lose_nothing_and_keep_their_order(url: str) -> None:
     command = [sys.executable, "-m", "tests.system.session_crowd", url]
     crowd = [
         subprocess.Popen([*command, str(number), str(EACH)], stdin=subprocess.PIPE)

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Job, Status, wait
+from poolhand import App, wait
+from poolhand.views import Job, Status
 
 CAP = 4
 HANDS = 3
@@ -167,7 +168,7 @@ def test_when_one_is_killed_its_tasks_go_on_elsewhere_and_its_closures_say_they_
             "poolhand.errors.JobLost",
         )
         assert error is not None
-        assert "the process that submitted it, and that is gone" in error.message
+        assert "the process that submitted it, which is gone" in error.message
     story = world.story()
     lived = [line for line in story if line[2] != victim.process.pid]
     assert most_at_once(lived) == CAP

@@ -19,8 +19,8 @@ import pytest
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.file import StoreFile
-from poolhand.testing import ServerMissing
 from tests.preload import preload
+from tests.private_servers.programs import ServerMissing
 from tests.servers import do_without
 
 HERE = Path(__file__).parent
@@ -229,7 +229,7 @@ async def test_a_process_stopped_in_a_write_holds_others_up_for_a_bounded_time(
         _, status = await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         file.lock_seconds = 0.3
-        with pytest.raises(Unavailable, match=r"another process has held .* perhaps it is stopped"):
+        with pytest.raises(Unavailable, match=r"another process has held .* it is suspended"):
             await file.check()
         assert file.read(lambda c: c.execute("SELECT * FROM note").fetchall()) == []
         file.lock_seconds = LIMIT

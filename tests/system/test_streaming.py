@@ -11,10 +11,12 @@ from threading import Event
 
 import pytest
 
+from tests.extent import times
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-CHUNKS = 10_000
-KILLS = 50
+CHUNKS = times(2_000, 10_000)
+KILLS = times(10, 50)
 LINE = 10
 LIMIT = 150.0
 
@@ -58,7 +60,7 @@ class Play:
         return path.read_text()
 
 
-def test_a_reader_killed_fifty_times_misses_nothing_and_hears_nothing_twice(
+def test_a_reader_killed_many_times_misses_nothing_and_hears_nothing_twice(
     url: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:

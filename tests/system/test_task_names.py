@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App, Status
+from poolhand import App
+from poolhand.views import Status
 from tests.system.farmhouse import until
 
 pytestmark = pytest.mark.slow
@@ -101,7 +102,9 @@ def test_a_module_of_a_package_names_its_tasks_alike_however_it_is_started(
     assert run(tmp_path, url, "proj/agents.py") == names
     assert run(tmp_path, url, "-m", "proj.agents") == names
     assert run(package, url, "agents.py") == names
-    load = "from poolhand.app_name import load_app; print(*sorted(load_app('{}')._codes._codes))"
+    load = (
+        "from poolhand.app_name import load_app; print(*sorted(load_app('{}').core.tasks._codes))"
+    )
     for folder, app in ((tmp_path, "proj.agents:app"), (package, "agents:app")):
         found = run(folder, url, "-c", load.format(app))
         assert found == "proj.agents.apart proj.agents.plain\n"

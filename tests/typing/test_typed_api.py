@@ -20,10 +20,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from poolhand import (
-    AgentRequest, App, Autoscale, Explanation, FanoutResult, Job, Keep, Pool, PoolSnapshot, Retry,
-    Session, Status, Ticket,
-    agent_fanout, bounded, bounded_map, fair_round_robin, step, tool, wait,
+    AgentRequest,
+    App,
+    Pool,
+    Retry,
+    Session,
+    Ticket,
+    agent_fanout,
+    bounded,
+    bounded_map,
+    fair_round_robin,
+    step,
+    tool,
+    wait,
 )
+from poolhand.settings import Autoscale, Keep
+from poolhand.views import Explanation, FanoutResult, Job, PoolSnapshot, Status
 
 async def review(number: int, *, deep: bool = False) -> str:
     return str(number)
@@ -260,7 +272,7 @@ WRONG = {
     "app.pool('x', max_concurrent='5')": "arg-type|typeddict-item",
     "app.worker('5')": "arg-type",
     "App(5)": "arg-type",
-    "App('memory://', codec=5)": "arg-type|typeddict-item",
+    "App('memory://', wire=5)": "arg-type|typeddict-item",
     "App(store='memory://')": "call-arg",
 }
 

@@ -12,24 +12,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand import (
-    Autoscale,
-    Retry,
-    Session,
-    Status,
-    Unsupported,
-    UsageError,
-    bounded,
-    fail_fast,
-    fifo,
-    ring_buffer,
-    wait,
-)
+from poolhand import Retry, Session, UsageError, bounded, fail_fast, fifo, ring_buffer, wait
 from poolhand.app import App
-from poolhand.durable.calls.call_record import read_brief, write_brief
-from poolhand.rules.retention import Keep
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from poolhand.durable.calls.call_record import read_call_record, write_call_record
+from poolhand.errors import Unsupported
+from poolhand.rules.lifecycle import Keep
+from poolhand.settings import Autoscale, Wire
+from poolhand.views import Status
+from poolhand.wire.codec import AllowPickle
+from poolhand.wire.envelope import KeyRing
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -41,7 +32,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         case "sqlite":
             return f"sqlite:///{tmp_path / 'jobs.db'}"
         case _:
-            found: str = request.getfixturevalue("schema")
+            found: str = request.getfixturevalue("store_schema")
             return found
 
 
@@ -79,14 +70,23 @@ def test_a_url_as_another_library_writes_it_gets_a_hint(url: str, hint: str) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"store": "memory://"}, "'store' is no option; the URL of the store comes first: App("),
-        ({"database": "memory://"}, "'database' is no option; the URL of the store comes first"),
-        ({"stores": "memory://"}, "'stores' is no option; the URL of the store comes first"),
-        ({"DSN": "memory://"}, "'DSN' is no option; the URL of the store comes first"),
-        ({"limit": None}, "'limit' is no option; did you mean limits=?"),
-        ({"key_ring": None}, "'key_ring' is no option; did you mean ring=?"),
-        ({"workers": 3}, "'workers' is no option; there are codec, limits, ring, pickle, keep"),
-        ({"eventz": 1, "x": 2}, "'eventz' is no option; did you mean events=?; 'x' is no option"),
+        (
+            {"store": "memory://"},
+            "'store' is not an option; the URL of the store comes first: App(",
+        ),
+        (
+            {"database": "memory://"},
+            "'database' is not an option; the URL of the store comes first",
+        ),
+        ({"stores": "memory://"}, "'stores' is not an option; the URL of the store comes first"),
+        ({"DSN": "memory://"}, "'DSN' is not an option; the URL of the store comes first"),
+        ({"limit": None}, "'limit' is not an option; write wire=Wire(limits=…), with Wire of"),
+        ({"key_ring": None}, "'key_ring' is not an option; write wire=Wire(ring=…), with Wire of"),
+        ({"workers": 3}, "'workers' is not an option; there are wire, keep"),
+        (
+            {"eventz": 1, "x": 2},
+            "'eventz' is not an option; did you mean events=?; 'x' is not an option",
+        ),
     ],
 )
 def test_an_option_that_an_app_does_not_have_is_told_with_what_may_be_meant(
@@ -122,7 +122,8 @@ def test_an_app_is_shown_by_its_url_without_the_password() -> None:
 def test_a_server_needs_an_extra_which_is_named(missing: str) -> None:
     code = f"""
 import sys
-from poolhand import App, Unsupported
+from poolhand import App
+from poolhand.errors import Unsupported
 assert not {{"asyncpg", "greenlet"}} & set(sys.modules)
 sys.modules[{missing!r}] = None
 try:
@@ -151,7 +152,7 @@ def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [0, -1, "week", float("nan"), None], ids=str)
 @pytest.mark.parametrize("name", ["results", "dead", "audit"])
 def test_what_is_over_is_kept_for_some_seconds(name: str, seconds: Any) -> None:
-    with pytest.raises(UsageError, match=f"Keep: {name}=.* give seconds above 0"):
+    with pytest.raises(UsageError, match=f"Keep: {name}=.* it must be seconds above 0"):
         App("memory://", keep=Keep(**{name: seconds}))
 
 
@@ -160,13 +161,13 @@ def test_what_is_over_is_kept_for_some_seconds(name: str, seconds: Any) -> None:
 def test_a_number_is_kept_or_any(name: str, most: Any) -> None:
     App("memory://", keep=replace(Keep(), **{name: None}))
     with pytest.raises(
-        UsageError, match=f"Keep: {name}=.* give an int of at least 1 and .* 10.*18, or None"
+        UsageError, match=f"Keep: {name}=.* it must be an int of at least 1 and .* 10.*18, or None"
     ):
         App("memory://", keep=Keep(**{name: most}))
 
 
 def test_what_is_kept_is_said_by_a_keep() -> None:
-    with pytest.raises(UsageError, match=r"give Keep\(results=…, dead=…\)"):
+    with pytest.raises(UsageError, match=r"it must be Keep\(results=…, dead=…\)"):
         App("memory://", keep=7 * 86_400)  # type: ignore[arg-type]
 
 
@@ -237,8 +238,24 @@ async def test_the_scheme_of_a_url_may_be_in_capitals(tmp_path: Path) -> None:
         ("pickle", True, r"pickle is a bool; it must be AllowPickle\(\), or None"),
         ("pickle", False, "pickle is a bool"),
         ("pickle", AllowPickle, "pickle is the class AllowPickle"),
+    ],
+    ids=str,
+)
+def test_a_part_of_the_wire_of_the_wrong_kind_is_refused_and_no_secret_shown(
+    option: str, value: Any, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Wire(**{option: value})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
         ("runtime", 5, "App: runtime=5 is not allowed"),
         ("events", [], r"App: events=\[\] is not allowed"),
+        ("wire", "a secret", r"App: wire is of type str; it must be Wire\(codec=…, limits=…, …\)"),
+        ("ring", "a secret", r"'ring' is not an option; write wire=Wire\(ring=…\), with Wire of"),
     ],
     ids=str,
 )
@@ -252,7 +269,7 @@ def test_a_part_of_the_wrong_kind_is_refused_and_no_secret_shown(
 
 def test_all_wrong_parts_are_told_at_once() -> None:
     with pytest.raises(UsageError, match=r"limits is a .*; ring is a .*; pickle is a"):
-        App("memory://", limits=5, ring=5, pickle=5)  # type: ignore[arg-type]
+        App("memory://", wire=Wire(limits=5, ring=5, pickle=5))  # type: ignore[arg-type]
 
 
 BAD_NAMES = [5, 0, True, b"x", "", " ", "\ud800", "x" * 1001, [], float("nan"), object]
@@ -315,7 +332,7 @@ async def test_an_id_that_no_job_can_have_is_that_of_no_job(url: str) -> None:
             assert await app.get(id) is None
         odd: Any
         for odd in (None, 5, 2**70, [], b"x"):
-            with pytest.raises(UsageError, match="give the id of a job"):
+            with pytest.raises(UsageError, match="it must be the id of a job"):
                 await app.get(odd)
 
 
@@ -428,7 +445,7 @@ def test_a_pool_is_declared_again_with_the_same_settings_only() -> None:
         app.pool("research", timeout=60, queue="fifo")
     with pytest.raises(UsageError, match=r"retry is None there and Retry\(attempts=2"):
         app.pool("research", max_concurrent=3, timeout=60, queue="fifo", retry=Retry(attempts=2))
-    assert app.config("research").max_concurrent == 3
+    assert app.core.declared.find("research").max_concurrent == 3
     app.pool("free")
     app.pool("free")
     with pytest.raises(UsageError, match="max_concurrent is None there and 1 here"):
@@ -441,7 +458,7 @@ def test_options_of_a_pool_are_told_all_at_once() -> None:
         app.pool("chat", max_concurrent=0, timeout=-1, colour="red")  # type: ignore[call-arg]
     assert "max_concurrent=0" in str(caught.value)
     assert "timeout=-1" in str(caught.value)
-    assert "'colour' is no option" in str(caught.value)
+    assert "'colour' is not an option" in str(caught.value)
 
 
 def test_a_stored_pool_does_not_scale_itself() -> None:
@@ -456,15 +473,15 @@ async def test_signed_calls_are_run_and_others_are_not() -> None:
     async def call(number: int) -> int:
         return number
 
-    app = App("memory://", ring=ring)
+    app = App("memory://", wire=Wire(ring=ring))
     task = app.task(name="call")(call)
     async with app, app.worker():
         assert await (await task.submit(5)) == 5
-        forged = App("memory://", ring=other).task(name="call")(call)
+        forged = App("memory://", wire=Wire(ring=other)).task(name="call")(call)
         unsigned = App("memory://").task(name="call")(call)
         for view in (forged, unsigned):
-            order = view.order((5,), {})
-            (ticket,) = await app.hand_in([order], task._how())
+            order = view.request((5,), {})
+            (ticket,) = await app.core.submitter.submit([order], task._how())
             job = await wait(ticket)
             assert job.status is Status.FAILED
             assert job.error is not None
@@ -473,7 +490,7 @@ async def test_signed_calls_are_run_and_others_are_not() -> None:
 
 async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
     ring = KeyRing({"k1": b"x" * 32}, current="k1")
-    app = App("memory://", ring=ring)
+    app = App("memory://", wire=Wire(ring=ring))
     runs: list[str] = []
 
     @app.task(name="harmless")
@@ -485,10 +502,10 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
         runs.append("delete")
 
     async with app, app.worker():
-        order = harmless.order(("/",), {})
-        brief = replace(read_brief(order.brief, ""), task="delete")
-        moved = replace(order, brief=write_brief(brief))
-        (ticket,) = await app.hand_in([moved], delete._how())
+        order = harmless.request(("/",), {})
+        brief = replace(read_call_record(order.brief, ""), task="delete")
+        moved = replace(order, brief=write_call_record(brief))
+        (ticket,) = await app.core.submitter.submit([moved], delete._how())
         job = await wait(ticket)
     assert runs == []
     assert job.error is not None
@@ -498,11 +515,11 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
 
 async def test_pickle_is_for_those_who_ask_for_it_and_sign() -> None:
     with pytest.raises(UsageError, match="codec='pickle' needs"):
-        App("memory://", codec="pickle")
+        App("memory://", wire=Wire(codec="pickle"))
     with pytest.raises(UsageError, match="codec='yaml' is not allowed"):
-        App("memory://", codec="yaml")
+        App("memory://", wire=Wire(codec="yaml"))
     ring = KeyRing({"k1": b"x" * 32}, current="k1")
-    app = App("memory://", codec="pickle", ring=ring, pickle=AllowPickle())
+    app = App("memory://", wire=Wire(codec="pickle", ring=ring, pickle=AllowPickle()))
 
     @app.task(name="call")
     async def call(value: Any) -> Any:
@@ -534,8 +551,8 @@ async def test_the_same_name_is_the_same_pool_in_every_process(tmp_path: Path) -
         tickets = [await first.submit(1), await second.submit(2)]
         assert [await ticket for ticket in tickets] == [1, 2]
         assert len({ticket.snapshot().pool_id for ticket in tickets}) == 1
-        station = await two.station()
-        (row,) = await station.keeper.ask(station.store.pools)
+        connection = await two.core.connection()
+        (row,) = await connection.thread.ask(connection.store.pools)
         assert row.slots == 1
 
 
@@ -570,3 +587,32 @@ def test_a_worker_of_no_pools_is_refused() -> None:
     for make in (app.worker, app.run_worker):
         with pytest.raises(UsageError, match=said):
             make(pools=[])
+
+
+def test_an_app_shows_what_users_need() -> None:
+    shown = [name for name in dir(App("memory://")) if not name.startswith("_")]
+    assert shown == [
+        "agent",
+        "close",
+        "core",
+        "cron",
+        "events",
+        "every",
+        "farm",
+        "find_task",
+        "get",
+        "get_sync",
+        "operator",
+        "pool",
+        "ready",
+        "run_worker",
+        "settle_tool",
+        "store_origin",
+        "submit",
+        "submit_sync",
+        "task",
+        "transaction",
+        "url",
+        "warm_up",
+        "worker",
+    ]

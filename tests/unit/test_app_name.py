@@ -69,8 +69,13 @@ def test_what_a_module_prints_is_no_output(here: Path, capsys: pytest.CaptureFix
         ("raise SystemExit(3)", f"{MODULE}:app", "loading it raised SystemExit: 3; try"),
         ("x = (", f"{MODULE}:app", "loading it raised SyntaxError: '(' was never closed"),
         ("", f"{MODULE}:a.b", f"module '{MODULE}' has no 'a.b'"),
-        ("app = 3", f"{MODULE}:app", "is no App: it is of type int; name an App of poolhand"),
-        ("class app:\n url = 'memory://'", f"{MODULE}:app", "is no App: it is of type type; name"),
+        (
+            "from poolhand import App\nfirst = second = App('memory://')",
+            f"{MODULE}:app",
+            f"has no 'app'; did you mean {MODULE}:first or {MODULE}:second?",
+        ),
+        ("app = 3", f"{MODULE}:app", "is not an App: it is of type int; name an App of poolhand"),
+        ("class app:\n url = 'memory://'", f"{MODULE}:app", "is not an App: it is of type"),
     ],
 )
 def test_an_app_that_cannot_be_had_is_told(here: Path, text: str, name: str, told: str) -> None:
@@ -85,7 +90,7 @@ def test_where_the_folder_is_gone_what_is_installed_is_still_found(here: Path) -
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
-    with pytest.raises(UsageError, match="is no App: it is of type function"):
+    with pytest.raises(UsageError, match="is not an App: it is of type function"):
         load_app("poolhand.app_name:load_app")
 
 

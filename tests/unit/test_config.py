@@ -22,7 +22,7 @@ from poolhand.config import (
     without_secrets,
 )
 from poolhand.rules.scaling.farm_settings import FarmSettings
-from poolhand.settings import FARM, SETTINGS, Plain
+from poolhand.setting_table import FARM, SETTINGS, Plain
 
 
 def write(folder: Path, text: str) -> Path:
@@ -66,7 +66,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         read({"app": "no colon"}, {}, folder)
     told = str(raised.value)
-    assert "'stroe' in [tool.poolhand] of pyproject.toml is no setting" in told
+    assert "'stroe' in [tool.poolhand] of pyproject.toml is not a setting" in told
     assert "did you mean 'store'?" in told
     assert (
         "store=7 in [tool.poolhand] of pyproject.toml is not allowed; it must be a string" in told
@@ -491,7 +491,8 @@ def test_an_app_says_that_a_variable_nearly_names_its_store(
     monkeypatch.setenv("POOLHAND_STOR", "sqlite:///other.db")
     App()
     assert caplog.messages == [
-        "POOLHAND_STOR is no variable of poolhand and has no effect; did you mean POOLHAND_STORE? "
+        "POOLHAND_STOR is not a variable of poolhand and has no effect; "
+        "did you mean POOLHAND_STORE? "
         f"This app uses sqlite:///{tmp_path.resolve()}/poolhand.db (default)"
     ]
 

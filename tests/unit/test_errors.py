@@ -163,10 +163,9 @@ def test_every_error_stands_in_the_tree_that_is_drawn() -> None:
     assert [name for name, parent in tree.items() if parent is None] == ["PoolhandError"]
 
 
-def test_every_error_can_be_imported_from_the_top() -> None:
+def test_every_error_can_be_imported_from_the_module_of_errors() -> None:
     for kind in declared():
-        assert getattr(poolhand, kind.__name__) is kind
-        assert kind.__name__ in poolhand.__all__
+        assert getattr(poolhand.errors, kind.__name__) is kind
 
 
 def test_the_list_of_codes_is_complete() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -12,14 +13,7 @@ import pytest
 import poolhand
 from poolhand import (
     AgentRequest,
-    AllowPickle,
     App,
-    Autoscale,
-    FarmSettings,
-    Filter,
-    Keep,
-    KeyRing,
-    Limits,
     Pool,
     Retry,
     Session,
@@ -32,17 +26,27 @@ from poolhand import (
     log_events,
     priority,
     ring_buffer,
-    suggest_workers,
     wait,
 )
 from poolhand.agents.agent import Agent
 from poolhand.agents.tools.tool import Tool
-from poolhand.durable.client.sync_ticket import SyncTicket
 from poolhand.durable.client.task import TaskSubmitter
+from poolhand.durable.client.ticket import SyncTicket
 from poolhand.durable.worker.worker import Worker
-from poolhand.misuse import OptionsStruct, explain_misuse
+from poolhand.misuse import SUBMIT_OPTIONS, OptionsStruct, explain_misuse
 from poolhand.operate.actions import Operator
+from poolhand.pool.options import ALLOWED
 from poolhand.pool.submitter import Submitter
+from poolhand.settings import (
+    AllowPickle,
+    Autoscale,
+    FarmSettings,
+    Keep,
+    KeyRing,
+    Limits,
+    suggest_workers,
+)
+from poolhand.views import Filter
 
 APP = App("memory://")
 POOL: Any = Pool("misused")
@@ -113,7 +117,7 @@ async def message_of(call: Callable[[], Any]) -> str:
 async def test_a_misspelt_option_names_the_one_that_is_meant(
     call: Callable[[], Any], given: str, meant: str
 ) -> None:
-    assert f"{given!r} is no option; did you mean {meant!r}?" in await message_of(call)
+    assert f"{given!r} is not an option; did you mean {meant!r}?" in await message_of(call)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +141,14 @@ async def test_a_misspelt_option_names_the_one_that_is_meant(
         (called(double.with_options, 5), "write with_options(*, priority=…, key=…"),
         (called(suggest_workers, 5, 5), "write suggest_workers(*, rate, seconds, limits=())"),
         (called(bounded_map, abs, [1], 3), "write bounded_map(fn, items, *, limit, "),
-        (called(AllowPickle, modules="x"), "AllowPickle: 'modules' is no option; there are none"),
-        (called(log_events, level="info"), "'level' is no option; there are logger, json, events"),
+        (
+            called(AllowPickle, modules="x"),
+            "AllowPickle: 'modules' is not an option; there are none",
+        ),
+        (
+            called(log_events, level="info"),
+            "'level' is not an option; there are logger, json, events",
+        ),
         (called(Pool.resize), "resize is a method: call it on an object, not on its class"),
     ],
 )
@@ -151,12 +161,12 @@ async def test_a_call_that_does_not_fit_shows_the_call_that_does(
 def test_all_wrong_names_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         called(Retry, atempts=3, frist=1)()
-    assert "'attempts'?; 'frist' is no option; did you mean 'first'?" in caught.value.message
+    assert "'attempts'?; 'frist' is not an option; did you mean 'first'?" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["x" * 5_000, "a\0b", "🐝", ""])
 def test_a_strange_name_is_refused_in_a_short_text(name: str) -> None:
-    with pytest.raises(UsageError, match="is no option; there are attempts, first") as caught:
+    with pytest.raises(UsageError, match="is not an option; there are attempts, first") as caught:
         called(Retry, **{name: 1})()
     assert len(caught.value.message) < 350
 
@@ -274,7 +284,7 @@ async def test_every_public_function_refuses_an_unknown_option(name: str) -> Non
         return
     if name in ("emit", "subscribe"):  # one argument, given by its place
         return
-    assert "'surely_unknown' is no option" in await message_of(called(fn, surely_unknown=1))
+    assert "'surely_unknown' is not an option" in await message_of(called(fn, surely_unknown=1))
 
 
 # Ranges
@@ -329,7 +339,9 @@ def test_a_value_out_of_range_names_both_ends(call: Callable[[Any], Any], value:
 
 @pytest.mark.parametrize("capture", ["yes", 1, None])
 def test_whether_output_is_captured_is_yes_or_no(capture: Any) -> None:
-    with pytest.raises(UsageError, match=f"capture={capture!r} is not allowed; give True or False"):
+    with pytest.raises(
+        UsageError, match=f"capture={capture!r} is not allowed; it must be True or False"
+    ):
         APP.worker(capture=capture)
 
 
@@ -340,7 +352,7 @@ def test_one_pool_is_a_list_of_one() -> None:
 
 def test_a_pool_is_looked_up_by_a_text() -> None:
     number: Any = 5
-    with pytest.raises(UsageError, match=r"get_pool\(5\) is not allowed; give a name or an id"):
+    with pytest.raises(UsageError, match=r"get_pool: name_or_id=5 is not allowed"):
         poolhand.get_pool(number)
 
 
@@ -366,13 +378,14 @@ def test_what_an_app_does_not_have_says_where_it_is(name: str, hint: str) -> Non
     [
         (called(KeyRing, {"a": b"x" * 32}, current="a", accept_unsigned="yes"), "True or False"),
         (called(KeyRing, {"a": b"x" * 32}, current="a", accept_unbound=1), "accept_unbound=1"),
-        (called(log_events, json="yes"), "json='yes' is not allowed; give True or False"),
-        (called(log_events, events=5), "events=5 is not allowed; give Events(), or None"),
-        (called(poolhand.trace_events, events=5), "events=5 is not allowed; give Events()"),
-        (called(Pool, nmae="x"), "'nmae' is no option of a pool; did you mean 'name'?"),
+        (called(log_events, json="yes"), "json='yes' is not allowed; it must be True or False"),
+        (called(log_events, events=5), "events=5 is not allowed; it must be Events(), or None"),
+        (called(poolhand.trace_events, events=5), "events=5 is not allowed; it must be Events()"),
+        (called(Pool, nmae="x"), "'nmae' is not an option of a pool; did you mean 'name'?"),
         (
             called(poolhand.AgentPool, 2, 5, object, num_worker=3),
-            "AgentPool: 'num_worker' is no option of an agent pool; did you mean 'num_workers'?",
+            "AgentPool: 'num_worker' is not an option of an agent pool; did you mean "
+            "'num_workers'?",
         ),
     ],
 )
@@ -384,3 +397,77 @@ async def message_of_value(call: Callable[[], Any]) -> str:
     with pytest.raises(UsageError) as caught:
         await outcome_of(call)
     return caught.value.message
+
+
+SO = "options of a job are given so: with_options"
+
+
+async def review(number: int) -> int:
+    return number
+
+
+async def timed(number: int, timeout: float = 0) -> float:
+    return timeout
+
+
+async def open_to_all(number: int, **more: int) -> int:
+    return len(more)
+
+
+@pytest.mark.parametrize(
+    "kept", [{}, {"scope": "pipeline", "scope_id": "x", "store": "memory://"}], ids=["here", "kept"]
+)
+async def test_an_option_given_to_a_pool_as_an_argument_is_shown_its_place(
+    kept: dict[str, Any],
+) -> None:
+    async with Pool("reviews", **kept) as pool:
+        run: Any = pool.run
+        with pytest.raises(UsageError) as caught:
+            await run(review, 1, timeout=3, priority=2)
+        assert caught.value.message == (
+            f"review has no parameter 'timeout', 'priority'; {SO}(priority=…, timeout=…).submit(…)"
+        )
+        with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+            await run(review, 1, depth=3)
+        assert await pool.run(timed, 1, timeout=3) == 3
+        assert await pool.run(open_to_all, 1, timeout=3) == 1
+        many: Any = pool.map
+        with pytest.raises(
+            UsageError, match=r"'timeout' is not an option.*\(timeout=…\)\.map\(…\)"
+        ):
+            await many(review, [1], timeout=3)
+
+
+async def test_an_option_given_to_a_task_as_an_argument_is_shown_its_place() -> None:
+    app = App("memory://")
+    task: Any = app.task(name="review")(review)
+    named = app.task(name="timed")(timed)
+    async with app, app.worker():
+        for call in (task.submit, task.run, partial(app.submit, "review")):
+            with pytest.raises(UsageError) as caught:
+                await call(1, priority=2)
+            assert f"argument 'priority'; {SO}(priority=…).submit(…)" in str(caught.value)
+        assert await named.run(1, timeout=3) == 3
+        with pytest.raises(UsageError) as caught:
+            await app.submit(task, 1)
+        assert "not the task itself; write await review.submit(…)" in str(caught.value)
+        with pytest.raises(UsageError, match="not a function; register it with"):
+            await app.submit(review, 1)  # type: ignore[arg-type]
+
+
+def test_all_options_of_a_submit_are_known_as_such() -> None:
+    assert set(ALLOWED) == SUBMIT_OPTIONS
+
+
+@pytest.mark.parametrize(
+    "kept", [{}, {"scope": "pipeline", "scope_id": "x", "store": "memory://"}], ids=["here", "kept"]
+)
+async def test_a_pool_that_has_ended_says_where_to_submit(kept: dict[str, Any]) -> None:
+    async with Pool("reviews", **kept) as pool:
+        pass
+    with pytest.raises(poolhand.errors.Draining) as caught:
+        await pool.run(review, 1)
+    assert caught.value.message == (
+        "pool 'reviews' is draining or has ended, and accepts no new jobs; submit inside of its "
+        "`async with`, or create a new pool"
+    )

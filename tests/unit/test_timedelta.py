@@ -13,9 +13,6 @@ import pytest
 from poolhand import (
     AgentPool,
     AgentRequest,
-    Autoscale,
-    FarmSettings,
-    Keep,
     Pool,
     Retry,
     RetryLater,
@@ -25,7 +22,6 @@ from poolhand import (
     bounded,
     pool_lifespan,
     priority,
-    suggest_workers,
     tool,
     wait,
 )
@@ -36,7 +32,8 @@ from poolhand.pool.options import Options, with_changes
 from poolhand.rules.scaling.farm_settings import FarmOptions
 from poolhand.rules.schedule import every
 from poolhand.rules.validation import to_seconds
-from poolhand.settings import SETTINGS, check_farm
+from poolhand.setting_table import SETTINGS, check_farm
+from poolhand.settings import Autoscale, FarmSettings, Keep, suggest_workers
 from poolhand.testing import SeededRuntime
 from poolhand.wire.payload import encode
 from tests.unit.pool.support import seeded
@@ -70,7 +67,7 @@ def keep(name: str, value: Any) -> Any:
 
 
 def drain_timeout(value: Any) -> Any:
-    return App("memory://").worker(drain_timeout=value)._terms.drain_timeout
+    return App("memory://").worker(drain_timeout=value)._settings.drain_timeout
 
 
 def tool_term(name: str, value: Any) -> Any:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from poolhand.agents.session import Session
-from poolhand.agents.session_record import SessionRecord, read
-from poolhand.durable.calls.call_record import CALL, bound, bound_to, read_brief
+from poolhand.agents.session import Session, SessionRecord, read
+from poolhand.durable.calls.call_record import CALL, bound, bound_to, read_call_record
 from poolhand.durable.calls.task_registry import TaskCode
-from poolhand.durable.client.refusal import forbidden
-from poolhand.durable.client.task import SubmitDoor, TaskSubmitter
+from poolhand.durable.client.job_request import forbidden
+from poolhand.durable.client.submit import StoreClient
+from poolhand.durable.client.task import TaskSubmitter
 from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.streams.execution_log import Execution, read_execution
-from poolhand.durable.streams.numbers import bodies_of
+from poolhand.durable.streams.event_reader import bodies_of
+from poolhand.durable.streams.job_api import Execution, read_execution
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.options import Options, Origin
 from poolhand.rules.job import Job
-from poolhand.rules.queue.on_busy import OnBusy, may_use
+from poolhand.rules.plain import safe
+from poolhand.rules.queue.gates import OnBusy, may_use
 from poolhand.rules.streams import executions_of, session_of
-from poolhand.rules.validation import shown
-from poolhand.rules.values.escape import safe
+from poolhand.rules.validation import instance_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,14 +36,14 @@ class Agent(Generic[P, T]):
         call: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]],
         code: TaskCode,
         pool: str,
-        door: SubmitDoor,
+        client: StoreClient,
         changes: dict[str, Any],
     ) -> None:
         self._call = call
         self.fn = code.fn
         self.code = code
         self._pool = pool
-        self._door = door
+        self._client = client
         self._on_busy = changes.pop("on_busy", OnBusy.ENQUEUE.value)
         self._changes = changes
         self.__doc__ = call.__doc__
@@ -52,7 +52,7 @@ class Agent(Generic[P, T]):
         self.__module__ = call.__module__
         self.__wrapped__ = call
         # Check the options where the agent is defined, not at its first session.
-        self._door_of("any", None, None, None, BY_DECORATOR).check()
+        self._caller("any", None, None, None, BY_DECORATOR).check()
 
     if not TYPE_CHECKING:
 
@@ -99,15 +99,12 @@ class Agent(Generic[P, T]):
         `tenant` and `user` own the session; the same id with another tenant is another session.
         `on_busy` decides what happens to a turn that finds another turn in the session.
         """
-        if not isinstance(id, str):
-            raise UsageError(
-                f"session({shown(id)}) is not allowed; give the name of a session, a text"
-            )
-        door = self._door_of(id, tenant, user, on_busy, Origin(f"{self.name}.session"))
-        door.check()
-        return door
+        instance_of(str, "the name of a session, a text").require("session: id", id)
+        caller = self._caller(id, tenant, user, on_busy, Origin(f"{self.name}.session"))
+        caller.check()
+        return caller
 
-    def _door_of(
+    def _caller(
         self, id: str, tenant: str | None, user: str | None, on_busy: str | None, origin: Origin
     ) -> SessionCaller[P, T]:
         changes = {
@@ -117,7 +114,7 @@ class Agent(Generic[P, T]):
             "user": user,
             "on_busy": self._on_busy if on_busy is None else on_busy,
         }
-        return SessionCaller(self.code, self._pool, self._door, changes, origin)
+        return SessionCaller(self.code, self._pool, self._client, changes, origin)
 
 
 BY_DECORATOR = Origin("@app.agent", ("pool", "name", "schema", "upcasters", "ttl"))
@@ -133,9 +130,9 @@ class SessionCaller(TaskSubmitter[P, T]):
 
     async def record(self) -> SessionRecord | None:
         """Return the session as last written, or None if it never was."""
-        station = await self._own()
+        connection = await self._own()
         key = session_of(*self._where)
-        found = await station.keeper.ask(lambda: station.store.get_document(key))
+        found = await connection.thread.ask(lambda: connection.store.get_document(key))
         return None if found is None else read(found[0])
 
     async def revisions(self) -> list[SessionRecord]:
@@ -149,16 +146,16 @@ class SessionCaller(TaskSubmitter[P, T]):
         return [read_execution(body) for body in lines]
 
     async def _lines(self, stream: str) -> list[bytes]:
-        station = await self._own()
-        return await station.keeper.ask(lambda: bodies_of(station.store, stream))
+        connection = await self._own()
+        return await connection.thread.ask(lambda: bodies_of(connection.store, stream))
 
     async def _own(self) -> StoreConnection:
         """Return the store connection of the session, if its user may use the session."""
-        station, key = await self._door.station(), session_of(*self._where)
-        users = await station.keeper.ask(lambda: station.store.users_of([key]))
+        connection, key = await self._client.connection(), session_of(*self._where)
+        users = await connection.thread.ask(lambda: connection.store.users_of([key]))
         if key in users and not may_use(users[key], self._changes["user"]):
             raise forbidden()
-        return station
+        return connection
 
 
 def message_of(code: TaskCode, data: bytes, turn: Job) -> Any:
@@ -166,8 +163,8 @@ def message_of(code: TaskCode, data: bytes, turn: Job) -> Any:
 
     They were signed for a job of their own, whose id they contain, in the session of that turn.
     """
-    brief = read_brief(data, turn.id)
-    to = bound(CALL, bound_to(turn, brief, brief.run or "")) if code.signs else None
-    call: Any = code.unpack(brief.payload, to)
+    record = read_call_record(data, turn.id)
+    to = bound(CALL, bound_to(turn, record, record.run or "")) if code.signs else None
+    call: Any = code.unpack(record.payload, to)
     given = (*call.args, *call.keywords.values())
     return given[0] if len(given) == 1 else given

@@ -1,41 +1,199 @@
-"""A session as its turn sees it: loaded before the turn, saved with the turn's outcome."""
+"""Sessions: as they are stored, and as a turn sees them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
-from poolhand.agents.session_parameters import without_session
-from poolhand.agents.session_record import (
-    KEPT_EXECUTIONS,
-    KEPT_REVISIONS,
-    MOST_STATE,
-    SessionRecord,
-    State,
-    Upcasters,
-    new_state,
-    read,
-    upcast,
-    write,
-)
 from poolhand.context import RunningJobApi, running
-from poolhand.errors import SessionForbidden, UsageError
+from poolhand.errors import SchemaTooNew, SessionForbidden, TooLarge, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.rules.job import Job
-from poolhand.rules.queue.on_busy import may_use
+from poolhand.rules.json_values import (
+    Changed,
+    as_json,
+    describe_change,
+    find_change,
+    find_not_finite,
+    returned_as,
+)
+from poolhand.rules.queue.gates import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.rules.validation import (
-    AMOUNT_ALLOWED,
-    COUNT_ALLOWED,
+    AMOUNT,
+    COUNT,
     convert_seconds,
-    is_amount,
+    instance_of,
     is_count,
     shown,
 )
+
+MOST_STATE = 1024 * 1024  # bytes of JSON, unless the app configures another limit
+KEPT_REVISIONS, KEPT_EXECUTIONS = 20, 1000
+
+State = dict[str, Any]
+Upcasters = Mapping[int, Callable[[State], State]]
+
+
+class SessionRecord(Struct, frozen=True):
+    """A session as it is stored; `turn` is the job that wrote it, `schema` the state's version.
+
+    A `final` record was written with the outcome of its turn and is never rolled back. `writes`
+    counts the writes of that turn, including this one.
+    """
+
+    id: str
+    tenant: str | None
+    user: str | None
+    schema: int
+    turn: str
+    state: State
+    final: bool = False
+    writes: int = 1
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SessionRecord).decode
+
+
+def new_state(session_id: str, at: datetime) -> State:
+    """Return the initial state of a session that has not been written."""
+    return {"session_id": session_id, "messages": [], "context": {}, "created_at": at.isoformat()}
+
+
+def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
+    """Encode a record for the store, or raise if its state cannot be stored."""
+    if not isinstance(record.state, dict):
+        kind = type(record.state).__name__
+        raise UsageError(f"the state of session {record.id!r} is a {kind}; it must be a dict")
+    changed = find_change(record.state)
+    if changed is not None:
+        raise UsageError(_changed(record.id, changed))
+    try:
+        data = _encode(record)
+    except Exception as error:
+        raise UsageError(
+            f"the state of session {record.id!r} takes JSON values: {error}"
+        ) from error
+    # NaN and infinity are written as null.
+    not_finite = find_not_finite(record.state) if b"null" in data else None
+    if not_finite is not None:
+        raise UsageError(
+            f"the state of session {record.id!r} holds {not_finite.value} at "
+            f"state{not_finite.place}, which is not a number in JSON; store None, or a text"
+        )
+    if len(data) > most:
+        raise TooLarge(
+            f"the state of session {record.id!r} has {len(data):,} bytes; at most {most:,} "
+            "are kept: leave out what can be found elsewhere, or raise the limit: "
+            "App(…, wire=Wire(limits=Limits(state=…)))",
+            limit=most,
+            size=len(data),
+        )
+    return data
+
+
+def _changed(id: str, changed: Changed) -> str:
+    text = f"the state of session {id!r} {describe_change(changed, 'state')}"
+    if changed.is_key:
+        return f"{text}; use str({changed.value!r}) as the key"
+    if returned_as(changed.value) is None:
+        return f"{text}; store the data it is made from"
+    return f"{text}; store {as_json(changed.value, 'state' + changed.place)}, and read it back so"
+
+
+def read(data: bytes) -> SessionRecord:
+    return _decode(data)
+
+
+def upcast(record: SessionRecord, schema: int, upcasters: Upcasters) -> State:
+    """Return the state converted to the current schema."""
+    state, known = record.state, record.schema
+    if known > schema:
+        raise SchemaTooNew(
+            f"the state of session {record.id!r} has schema {known}, the agent here {schema}: run "
+            "the newer code that wrote it"
+        )
+    for step in range(known, schema):
+        if step not in upcasters:
+            raise UsageError(
+                f"the state of session {record.id!r} has schema {known}, the agent {schema}: give "
+                f"upcasters={{{step}: …}}, which takes it from {step} to {step + 1}"
+            )
+        state = upcasters[step](state)
+    return state
+
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def without_session(fn: Callable[..., Any], session: type) -> inspect.Signature:
+    """Return the signature of an agent as its callers see it, or raise if it is invalid."""
+    signature = inspect.signature(fn)
+    parameters = list(signature.parameters.values())
+    if not inspect.iscoroutinefunction(fn):
+        raise _refusal(fn, parameters, "it is not an async function")
+    if not parameters:
+        raise _refusal(fn, parameters, "it has no parameters")
+    first = parameters[0]
+    if first.kind not in POSITIONAL:
+        raise _refusal(fn, parameters, f"its first parameter, {first}, cannot take the session")
+    if not _may_be(_annotation(fn, first), session):
+        raise _refusal(fn, parameters, f"its first parameter, {first}, is of another type")
+    return signature.replace(parameters=parameters[1:])
+
+
+def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Return the type of a parameter; Any if its name cannot be resolved here."""
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    try:
+        return get_type_hints(fn, include_extras=True).get(parameter.name, Any)
+    except Exception:
+        return _looked_up(fn, parameter.annotation)
+
+
+def _looked_up(fn: Callable[..., Any], text: str) -> Any:
+    """Resolve one name in a function's globals, when another of its types cannot be resolved."""
+    names = getattr(inspect.unwrap(fn), "__globals__", {})
+    builtins = names.get("__builtins__", {})
+    known = builtins if isinstance(builtins, dict) else vars(builtins)
+    return names.get(text, known.get(text, Any))
+
+
+def _may_be(kind: Any, session: type) -> bool:
+    """Return whether a type may mean a session; only a clearly different type is rejected."""
+    if get_origin(kind) is Annotated:
+        return _may_be(get_args(kind)[0], session)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_may_be(one, session) for one in get_args(kind))
+    if kind is None or kind is type(None) or get_origin(kind) is not None:
+        return False
+    # Any is a class, and so is a protocol, which a session may well satisfy.
+    if (
+        kind in (inspect.Parameter.empty, Any)
+        or not isinstance(kind, type)
+        or getattr(kind, "_is_protocol", False)
+    ):
+        return True
+    return issubclass(session, kind) or issubclass(kind, session)
+
+
+def _refusal(fn: Callable[..., Any], parameters: list[inspect.Parameter], why: str) -> UsageError:
+    name = getattr(fn, "__name__", None) or repr(fn)
+    others = [str(one) for one in parameters if one.name != "session"]
+    given = ", ".join(["session: Session", *others])
+    return UsageError(
+        f"{name} cannot be an agent: {why}; an agent is an async function whose first argument is "
+        f"its session: `async def {name}({given})`"
+    )
 
 
 class SessionTerms(Struct, frozen=True):
@@ -51,14 +209,8 @@ class SessionTerms(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         convert_seconds(self, "ttl")
-        if not is_count(self.schema):
-            raise UsageError(
-                f"@app.agent: schema={shown(self.schema)} is not allowed; give {COUNT_ALLOWED}"
-            )
-        if self.ttl is not None and not is_amount(self.ttl):
-            raise UsageError(
-                f"@app.agent: ttl={shown(self.ttl)} is not allowed; give {AMOUNT_ALLOWED}, or None"
-            )
+        COUNT.require("@app.agent: schema", self.schema)
+        AMOUNT.or_none().require("@app.agent: ttl", self.ttl)
         if not _are_upcasters(self.upcasters):
             raise UsageError(
                 f"@app.agent: upcasters={shown(self.upcasters)} is not allowed; map each old "
@@ -87,8 +239,7 @@ class Session:
         tenant: str | None = None,
         user: str | None = None,
     ) -> None:
-        if not isinstance(id, str):
-            raise UsageError(f"Session({shown(id)}) is not allowed; give its name, a text")
+        instance_of(str, "its name, a text").require("Session: id", id)
         self.id = id
         self.tenant = tenant
         self.user = user

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -21,7 +23,7 @@ Store = Annotated[
         "--store",
         metavar="URL",
         help="The store: sqlite:///file.db or postgresql://user@host/database. "
-        "Else POOLHAND_STORE, or `store` in [tool.poolhand].",
+        "Default: POOLHAND_STORE, or `store` in [tool.poolhand].",
     ),
 ]
 App = Annotated[
@@ -36,54 +38,50 @@ By = Annotated[
         metavar="NAME",
         default_factory=config.person,
         show_default=False,
-        help="Who does it, for the audit log; else your login.",
+        help="The actor in the audit log; default: your login name.",
     ),
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="How many at most.")
+    int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="List at most this many.")
 ]
 After = Annotated[
     int | None,
     typer.Option(
-        "--after", min=0, max=LAST, metavar="CURSOR", help="Go on behind the page before."
+        "--after", min=0, max=LAST, metavar="CURSOR", help="Continue after the previous page."
     ),
 ]
-Id = Annotated[
-    str, typer.Argument(metavar="ID", help="The id of a job, or as much of it as no other has.")
-]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The id of a job, or a unique prefix of it.")]
 Ids = Annotated[
     list[str],
-    typer.Argument(metavar="ID", help="Ids of jobs, or as much of each as no other has."),
+    typer.Argument(metavar="ID", help="Ids of jobs, or unique prefixes of them."),
 ]
 SomeIds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="Ids of jobs, or as much of each as no other has."),
+    typer.Argument(metavar="ID", help="Ids of jobs, or unique prefixes of them."),
 ]
-All = Annotated[bool, typer.Option("--all", help="All, or all that the filters mean.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Yes, all of them; nothing is asked.")]
+All = Annotated[bool, typer.Option("--all", help="All jobs that match the filters.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
-Pool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="Only of this pool.")]
+Pool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="Only jobs of this pool.")]
 Statuses = Annotated[
     list[Status] | None,
     typer.Option(
         "--status",
         metavar="STATUS",
-        help=f"Only in this state ({', '.join(Status)}); may be given several times.",
+        help=f"Only with this status ({', '.join(Status)}); repeatable.",
     ),
 ]
-Tenant = Annotated[
-    str | None, typer.Option("--tenant", metavar="TENANT", help="Only of this tenant.")
-]
+Tenant = Annotated[str | None, typer.Option("--tenant", metavar="TENANT", help="Only this tenant.")]
 Session = Annotated[
-    str | None, typer.Option("--session", metavar="SESSION", help="Only of this session.")
+    str | None, typer.Option("--session", metavar="SESSION", help="Only jobs of this session.")
 ]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only with this key.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only jobs with this key.")]
 Name = Annotated[
-    str | None, typer.Option("--name", "--task", metavar="NAME", help="Only of this task.")
+    str | None, typer.Option("--name", "--task", metavar="NAME", help="Only jobs of this task.")
 ]
-User = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only for this user.")]
+User = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only jobs of this user.")]
 IdPrefix = Annotated[
-    str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only ids that begin so.")
+    str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only ids with this prefix.")
 ]
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -99,52 +97,87 @@ def moment(text: str) -> datetime:
             return Runtime().wall() - timedelta(seconds=long)
         named = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise typer.BadParameter(f"{screen.safe(text)!r} is no time; give one {WHEN}") from None
+        raise typer.BadParameter(f"{screen.safe(text)!r} is not a time; give one {WHEN}") from None
     return named.replace(tzinfo=UTC) if named.tzinfo is None else named
 
 
 Since = Annotated[
     datetime | None,
     typer.Option(
-        "--since", parser=moment, metavar="WHEN", help=f"Only submitted since then, {WHEN}."
+        "--since", parser=moment, metavar="WHEN", help=f"Only jobs submitted since, {WHEN}."
     ),
 ]
 Until = Annotated[
     datetime | None,
-    typer.Option("--until", parser=moment, metavar="WHEN", help="Only submitted before then."),
+    typer.Option("--until", parser=moment, metavar="WHEN", help="Only jobs submitted before."),
 ]
 
 
-def chosen(
-    pool: str | None,
-    tenant: str | None,
-    session: str | None,
-    key: str | None,
-    name: str | None,
-    *,
-    user: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    id_prefix: str | None,
-) -> Filter:
-    """Return the job filter of these options."""
-    return Filter(
-        pool=pool,
-        name=name,
-        key=key,
-        session=session,
-        tenant=tenant,
-        user=user,
-        since=since,
-        until=until,
-        id_prefix=id_prefix,
-    )
+class Source(NamedTuple):
+    """The store of a command, as its options name it."""
 
+    store: str | None
+    app: str | None
+
+
+GROUPS: Mapping[type, Mapping[str, Any]] = {
+    Source: {"store": Store, "app": App},
+    Filter: {
+        "pool": Pool,
+        "tenant": Tenant,
+        "user": User,
+        "session": Session,
+        "key": Key,
+        "name": Name,
+        "since": Since,
+        "until": Until,
+        "id_prefix": IdPrefix,
+    },
+}
+"""Parameter types that stand for several options."""
 
 ALL = Filter()
 AN_ID = "19a8b0c1d2e3f4a5b6c7d8e00001"
+Command = Callable[..., None]
 
 
-def examples(*lines: str) -> str:
-    """Return the epilog of a help text; the mark keeps its lines unwrapped."""
-    return "\n".join(("\b", "Examples:", *(f"  $ {line}" for line in lines)))
+class Commands(typer.Typer):
+    """Commands that share groups of options, and whose help ends with examples."""
+
+    def add(self, name: str, *examples: str) -> Callable[[Command], Command]:
+        """Register a command under a name."""
+        # The mark keeps the lines unwrapped.
+        epilog = "\n".join(("\b", "Examples:", *(f"  $ {line}" for line in examples)))
+
+        def register(command: Command) -> Command:
+            self.command(name, epilog=epilog)(_expanded(command))
+            return command
+
+        return register
+
+
+def _expanded(command: Command) -> Command:
+    """Replace each parameter whose type is in GROUPS by the options of that group."""
+    types = get_type_hints(command, include_extras=True)
+    parameters: list[Parameter] = []
+    grouped: dict[str, type] = {}
+    for name, parameter in signature(command).parameters.items():
+        if types[name] in GROUPS:
+            grouped[name] = types[name]
+            parameters += [
+                Parameter(option, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                for option, annotation in GROUPS[types[name]].items()
+            ]
+        else:
+            kind = Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=kind, annotation=types[name]))
+
+    def run(**given: Any) -> None:
+        for name, kind in grouped.items():
+            given[name] = kind(**{option: given.pop(option) for option in GROUPS[kind]})
+        command(**given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {}
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return run

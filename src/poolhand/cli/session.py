@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,17 +17,62 @@ import typer
 
 from poolhand import config as settings
 from poolhand.app_name import load_app
-from poolhand.cli import exits, screen
+from poolhand.cli import screen
+from poolhand.cli.options import Source
 from poolhand.contract import Store
 from poolhand.errors import PoolhandError, Unavailable, UsageError
 from poolhand.operate.actions import Operator
-from poolhand.operate.doctor.file_findings import InFile
-from poolhand.operate.doctor.server_findings import OnServer
+from poolhand.operate.store_findings import InFile, OnServer
+from poolhand.operate.views import ControlResult
+from poolhand.rules.validation import nearest
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
 
 if TYPE_CHECKING:
     from poolhand.app import App
+
+
+class Exit(IntEnum):
+    """The exit codes of the commands."""
+
+    FINE = 0
+    WRONG = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    STORE = 5
+
+
+CODES = {
+    "PH-000": Exit.WRONG,
+    "PH-USE": Exit.USAGE,
+    "PH-POL": Exit.REFUSED,
+    "PH-JOB": Exit.WRONG,
+    "PH-STO": Exit.STORE,
+    "PH-STO-002": Exit.REFUSED,  # a conflict with another process
+    "PH-STO-003": Exit.USAGE,  # no such kind of store
+    "PH-WIR": Exit.WRONG,
+    "PH-TOL": Exit.WRONG,
+    "PH-DIR": Exit.WRONG,
+}
+
+
+def code_of_error(error: PoolhandError) -> Exit:
+    """Return the exit code of an error: by its own code, else by its family."""
+    family = error.code.rpartition("-")[0]
+    return CODES.get(error.code, CODES.get(family, Exit.WRONG))
+
+
+def code_of_answers(answers: Sequence[ControlResult]) -> Exit:
+    """Return the exit code of an operation on several jobs: partly done counts as wrong."""
+    if all(answer.done for answer in answers):
+        return Exit.FINE
+    if any(answer.done for answer in answers):
+        return Exit.WRONG
+    return (
+        Exit.NOT_FOUND if all(answer.reason == "not_found" for answer in answers) else Exit.REFUSED
+    )
+
 
 T = TypeVar("T")
 
@@ -39,13 +85,13 @@ NO_STORE = (
 )
 
 
-def operate(store: str | None, app: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
+def operate(source: Source, work: Callable[[Operator], Awaitable[T]]) -> T:
     """Open the named store, call `work` with an operator of it, and close it."""
-    with told() as tell:
-        url = named(store, app)
-        tell.urls.append(url)
+    with reported_errors() as urls:
+        url = named(source)
+        urls.urls.append(url)
         return asyncio.run(_operate(url, work))
-    raise AssertionError("an error that was told has ended the command")
+    raise AssertionError("a reported error has ended the command")
 
 
 async def _operate(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
@@ -72,7 +118,7 @@ def existing(url: str, runtime: Runtime) -> Store:
     store = outside(url, runtime)
     if isinstance(store, InFile) and not store.path.exists():
         raise Unavailable(
-            f"there is no file {str(store.path)!r}; check the name, or make a new store there with "
+            f"there is no file {str(store.path)!r}; check the name, or create a store there with "
             f"`{_migrate(url)}`"
         )
     return store
@@ -87,13 +133,13 @@ def check_schema(place: str, has: int, knows: int, url: str) -> None:
     """Raise if opening the store would migrate it: only `poolhand migrate` may do that."""
     if has == 0:
         raise Unavailable(
-            f"{place!r} is no store of poolhand yet; check the name, or make one of it with "
+            f"{place!r} is not a store of poolhand yet; check the name, or make it one with "
             f"`{_migrate(url)}`"
         )
     if has < knows:
         raise Unavailable(
-            f"{place!r} has schema number {has}, this poolhand needs {knows}; bring it there "
-            f"with `{_migrate(url)}`; the changelog says which older versions go on with it"
+            f"{place!r} has schema number {has}, this poolhand needs {knows}; migrate it "
+            f"with `{_migrate(url)}`; the changelog says which older versions can still use it"
         )
 
 
@@ -102,7 +148,7 @@ def outside(url: str, runtime: Runtime) -> Store:
     store = store_of(url, runtime)
     if url.lower().startswith("memory:"):
         raise UsageError(
-            f"store={url!r} lives inside the process that uses it and cannot be seen from here; "
+            f"store={url!r} is in the memory of the process that uses it; "
             "ask app.operator() in that process, or keep jobs in a file (sqlite:///agents.db) or "
             "on a server (postgresql://user@host/database)"
         )
@@ -116,17 +162,17 @@ def _check_place(path: Path) -> None:
         if path.is_dir():
             raise Unavailable(f"{str(path)!r} is a folder; name a file in it")
     except OSError as error:
-        raise Unavailable(f"{str(path)!r} cannot be looked at: {error.strerror}") from error
+        raise Unavailable(f"{str(path)!r} cannot be inspected: {error.strerror}") from error
 
 
 def _migrate(url: str) -> str:
     return f"poolhand migrate --store {shlex.quote(settings.masked(url))}"
 
 
-def named(store: str | None, app: str | None) -> str:
+def named(source: Source) -> str:
     """Return the URL of the store: from `store` or `app`, whichever setting takes precedence."""
     _warn_of_variables()
-    by_url, by_app = settings.load_store(store=store, app=app)
+    by_url, by_app = settings.load_store(store=source.store, app=source.app)
     if by_app.text is not None and by_app.rank < by_url.rank:
         return loaded(by_app.text).url
     assert by_url.text is not None
@@ -143,12 +189,12 @@ def _warn_of_variables() -> None:
     for name in settings.unknown_variables():
         if name not in _WARNED:
             _WARNED.add(name)
-            screen.aside(f"poolhand: {screen.safe(settings.unknown_variable(name))}")
+            screen.warn(settings.unknown_variable(name))
 
 
 def loaded(app: str) -> App:
     """Import the app of a name; notices of its import go to stderr at once."""
-    return load_app(app, lambda text: screen.aside(f"poolhand: {screen.safe(text)}"))
+    return load_app(app, screen.warn)
 
 
 def file_of(url: str) -> Path | None:
@@ -175,18 +221,25 @@ class StoreUrls:
 
 
 @contextmanager
-def told() -> Iterator[StoreUrls]:
+def reported_errors() -> Iterator[StoreUrls]:
     """Turn an error of ours into one line on stderr and the exit code of the command."""
     known = StoreUrls()
     try:
         yield known
     except PoolhandError as error:
         text = settings.without_secrets(error.message, known.urls)
-        screen.aside(f"poolhand: {screen.safe(text)} [{error.code}]")
-        raise typer.Exit(exits.of_error(error)) from None
+        screen.warn(f"{text} [{error.code}]")
+        raise typer.Exit(code_of_error(error)) from None
 
 
 def fail(text: str, code: int) -> typer.Exit:
     """Report an error on stderr; return the exception that exits with that code."""
-    screen.aside(f"poolhand: {screen.safe(text)}")
+    screen.warn(text)
     return typer.Exit(code)
+
+
+def missing(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the error text for an unknown pool or schedule, with the nearest name."""
+    near = nearest(name, known)
+    hint = f"see `poolhand {kind}s list`" if near is None else f"did you mean {near!r}?"
+    return f"there is no {kind} {name!r}; {hint}"

@@ -1,4 +1,4 @@
-"""The store contract: what a store promises, in four small ports behind one URL.
+"""The store contract: what a store promises: jobs, documents, log and signals behind one URL.
 
 A store persists and orders jobs; `rules` decides admission, order and transitions, and every store
 calls it. One test suite checks all stores. A verb is atomic: if it returns, its changes are
@@ -10,9 +10,7 @@ be part of a reference cycle, so the garbage collector need not scan them.
 
 from __future__ import annotations
 
-from poolhand.contract.documents import Documents, Put
-from poolhand.contract.jobs import Jobs, StoreTransaction, UserInsertion
-from poolhand.contract.log import Log, LogEntry, LogLine
+from poolhand.contract.ports import Hint, Store, StoreTransaction, UserInsertion
 from poolhand.contract.records import (
     Added,
     Admission,
@@ -25,43 +23,40 @@ from poolhand.contract.records import (
     JobPage,
     JobRequest,
     Lease,
+    LogEntry,
+    LogLine,
     Owner,
     PoolRow,
     Promoted,
+    Put,
     Refusal,
     ReplacedJob,
     Stored,
 )
-from poolhand.contract.signals import Hint, Signals
-from poolhand.contract.store import Store
 
 __all__ = [
     "Added",
-    "JobBatch",
+    "Admission",
     "Change",
     "Claim",
-    "Documents",
-    "Admission",
+    "ClaimRequest",
     "Extended",
     "Filter",
     "Hint",
-    "UserInsertion",
-    "Jobs",
-    "Lease",
-    "LogLine",
-    "Log",
-    "JobRequest",
-    "Owner",
+    "JobBatch",
     "JobPage",
+    "JobRequest",
+    "Lease",
+    "LogEntry",
+    "LogLine",
+    "Owner",
     "PoolRow",
     "Promoted",
     "Put",
     "Refusal",
     "ReplacedJob",
-    "Signals",
     "Store",
     "StoreTransaction",
     "Stored",
-    "ClaimRequest",
-    "LogEntry",
+    "UserInsertion",
 ]

@@ -1,4 +1,4 @@
-"""The records that stores take and return: jobs, pools, leases, claims."""
+"""The records that stores take and return: jobs, pools, leases, claims, documents, log lines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,42 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract.documents import Put
-from poolhand.contract.log import LogLine
 from poolhand.misuse import OptionsStruct
 from poolhand.rules.job import SESSION_ERASED, Job, Status
-from poolhand.rules.queue.on_busy import OnBusy
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.gates import OnBusy
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.streams import OF_SESSIONS
+
+
+class LogLine(Struct, frozen=True, gc=False):
+    """A line to append to a stream; with a token it is valid only under that claim."""
+
+    stream: str
+    kind: str
+    body: bytes
+    token: int | None = None
+
+
+class LogEntry(Struct, frozen=True, gc=False):
+    """A line as it is stored; the numbers of a stream have no gaps."""
+
+    number: int
+    at: datetime
+    kind: str
+    body: bytes
+
+
+class Put(Struct, frozen=True, gc=False):
+    """A document to write if its version is still `expect` (0: it must not exist; None: any).
+
+    `seen` is the version that the writer read: a document erased since then is not written again.
+    """
+
+    key: str
+    value: bytes
+    expect: int | None = None
+    ttl: float | None = None
+    seen: int = 0
 
 
 class Owner(Struct, frozen=True):
@@ -39,12 +68,12 @@ class Owner(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """The state of an owner: `renewal` grows while it is alive; `holds` counts the rows it owns."""
+    """The state of an owner: `renewal` grows while it is alive; `held` counts the rows it owns."""
 
     owner: Owner
     renewal: int
-    holds: int
-    buried: bool = False
+    held: int
+    expired: bool = False
 
 
 class JobRequest(Struct, frozen=True, gc=False):
@@ -80,11 +109,11 @@ class JobBatch(Struct, frozen=True):
 
 
 class Admission(StrEnum):
-    """How a request was admitted: `joined` the job of its key, `parked` (submitter is blocked)."""
+    """How a request was admitted: `joined` the job of its key, `blocked_submitter` (it waits)."""
 
-    TAKEN = "taken"
+    ACCEPTED = "accepted"
     JOINED = "joined"
-    PARKED = "parked"
+    BLOCKED_SUBMITTER = "blocked_submitter"
     REJECTED = "rejected"
 
 
@@ -170,15 +199,15 @@ class Extended(Struct, frozen=True):
 
     alive: bool
     lost: tuple[int, ...] = ()
-    cancel: tuple[int, ...] = ()
+    cancel_requested: tuple[int, ...] = ()
 
 
 class Stored(Struct, frozen=True, gc=False):
-    """A job as it is stored. `parked`: its submitter is blocked. `dead`: failed and not retried."""
+    """A stored job. `submitter_blocked`: it waits for room. `dead`: failed and not retried."""
 
     job: Job
-    parked: bool = False
-    cancel_wished: bool = False
+    submitter_blocked: bool = False
+    cancel_requested: bool = False
     dead: bool = False
 
 
@@ -227,9 +256,52 @@ class PoolRow(Struct, frozen=True):
     queued: int = 0
     blocked: int = 0
     scheduled: int = 0
-    parked: int = 0
+    blocked_submitters: int = 0
 
     @property
     def slots(self) -> int | None:
         """The cap in force."""
         return self.spec.slots if self.resized is None else self.resized
+
+
+class LockHolder(Struct, frozen=True):
+    """A transaction that has been open for some seconds."""
+
+    who: str
+    seconds: float
+
+
+class TableSize(Struct, frozen=True):
+    """One of our tables: rows, dead rows not yet vacuumed, bytes including its indexes.
+
+    The rows are as counted by the server's statistics, which may lag behind.
+    """
+
+    name: str
+    live: int
+    dead: int
+    bytes: int
+
+
+class ServerSurvey(Struct, frozen=True):
+    """What can be known of a server and our tables on it without opening a store.
+
+    `ahead`: the seconds by which its clock is ahead of this machine's. `unsafe`: settings that let
+    a crash undo what was committed. `lacking`: tables and sequences that this user may not use.
+    `snapshot` and `writer`: the oldest open ones. `since`: the number of the oldest schema whose
+    code works with the present one.
+    """
+
+    version: str
+    role: str
+    read_only: bool
+    ahead: float
+    autovacuum: bool
+    most: int
+    connections: int
+    unsafe: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    tables: tuple[TableSize, ...] = ()
+    snapshot: LockHolder | None = None
+    writer: LockHolder | None = None
+    since: int = 0

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from poolhand.contract import Lease, Owner, Put
+from poolhand.contract import Lease, Owner, Put, Store
 from poolhand.durable.calls.call_record import record_of
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import UsageError
 from poolhand.pool.options import Options
-from poolhand.rules.causes import meant
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.explain import meant
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.retry import RetryRecord
 
 PREFIX = "catalogue/"
@@ -121,17 +121,7 @@ class KnownTask(Struct, frozen=True):
     workers: tuple[Owner, ...] = ()
 
 
-class CatalogueReader(Protocol):
-    """The methods of a store needed to read the catalogue."""
-
-    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
-
-    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
-
-    async def leases(self) -> list[Lease]: ...
-
-
-async def known_tasks(store: CatalogueReader) -> list[KnownTask]:
+async def known_tasks(store: Store) -> list[KnownTask]:
     """Return all published tasks by name: first the newest version of those that have workers."""
     workers = _workers(await store.leases())
     found, after = list[KnownTask](), ""
@@ -149,7 +139,7 @@ def _age(at: datetime) -> float:
 
 
 async def workers_with(
-    store: CatalogueReader, task: str, leases: Sequence[Lease]
+    store: Store, task: str, leases: Sequence[Lease]
 ) -> tuple[list[Owner], list[str]]:
     """Return the live workers that have a task, and the tasks that an ambiguous name may mean."""
     workers, having, ambiguous = _workers(leases), set[str](), set[str]()
@@ -164,19 +154,17 @@ async def workers_with(
     return [one for one in workers if one.catalogue in having], sorted(ambiguous)
 
 
-async def contents_of(
-    store: CatalogueReader, workers: Sequence[Owner]
-) -> dict[str, CatalogueRecord]:
+async def contents_of(store: Store, workers: Sequence[Owner]) -> dict[str, CatalogueRecord]:
     """Return the catalogues of these workers, by the digests that their records name."""
     digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
     return {digest: await _contents(store, digest) for digest in digests}
 
 
 def _workers(leases: Sequence[Lease]) -> list[Owner]:
-    return [lease.owner for lease in leases if lease.owner.works and not lease.buried]
+    return [lease.owner for lease in leases if lease.owner.works and not lease.expired]
 
 
-async def _contents(store: CatalogueReader, digest: str) -> CatalogueRecord:
+async def _contents(store: Store, digest: str) -> CatalogueRecord:
     found = await store.get_document(f"{PREFIX}{digest}")
     if found is None:
         return NOTHING

@@ -7,7 +7,7 @@ one would delay the renewal of leases.
 from __future__ import annotations
 
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from poolhand.contract import JobRequest
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.durable.client.job_request import JobRequests, TaskCall
+from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.client.task import Task
 from poolhand.pool.options import terms
 from poolhand.rules.schedule import EPOCH
@@ -24,48 +25,39 @@ from poolhand.rules.validation import is_writable, shown
 LONGEST_TEXT = 100
 
 
-class CallPacker(Protocol):
-    """The parts of an app that packing a call uses."""
-
-    @property
-    def orders(self) -> JobRequests: ...
-
-    def pool_id(self, pool: str) -> str: ...
-
-
 class ScheduledCall(Struct, frozen=True):
     """A packed call, and its arguments as text. No method runs user code."""
 
-    orders: JobRequests
+    requests: JobRequests
     code: TaskCode
-    order: JobRequest
+    request: JobRequest
     text: str
 
-    def order_for(self, key: str, by: str) -> JobRequest:
+    def request_for(self, key: str, by: str) -> JobRequest:
         """Return the request for one job."""
-        return self.orders.copy(self.order, by, key, self.code)
+        return self.requests.copy(self.request, by, key, self.code)
 
     def as_document(self) -> bytes:
         """Return the request that `trigger` copies; empty if the call must be signed."""
         if self.code.signs:
             return b""
-        draft = replace(self.order.job, id="", submitted_at=EPOCH, submitted_by="")
-        return msgspec.msgpack.encode(replace(self.order, job=draft))
+        draft = replace(self.request.job, id="", submitted_at=EPOCH, submitted_by="")
+        return msgspec.msgpack.encode(replace(self.request, job=draft))
 
 
 def pack_call(
-    home: CallPacker,
+    client: StoreClient,
     task: Task[..., Any, Any],
     code: TaskCode,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> ScheduledCall:
     """Pack a call of a task with `code`; raise if the task cannot be called so."""
-    agreed = terms(task.usual_options(), task.pool, home.pool_id(task.pool))
+    agreed = terms(task.usual_options(), task.pool, client.pool_id(task.pool))
     call = TaskCall(code.name, args, kwargs, code)
     # In an empty context: jobs must not inherit variables of the code that starts a worker.
-    order = Context().run(home.orders.make, call, agreed)
-    return ScheduledCall(home.orders, code, order, _text(args, kwargs))
+    request = Context().run(client.requests.make, call, agreed)
+    return ScheduledCall(client.requests, code, request, _text(args, kwargs))
 
 
 def _text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,17 +19,15 @@ from msgspec.structs import replace
 
 from poolhand.contract import JobBatch, JobRequest, Put
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
-from poolhand.durable.client.submit import StoreSubmitter
+from poolhand.durable.client.submit import StoreClient, StoreSubmitter
 from poolhand.durable.client.task import Task
-from poolhand.durable.client.ticket import OpenStore
-from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.scheduled_call import CallPacker, ScheduledCall, pack_call
+from poolhand.durable.connection.connection import OpenStore, StoreConnection
+from poolhand.durable.scheduled_call import ScheduledCall, pack_call
 from poolhand.errors import PoolhandError, StoreError, UsageError
-from poolhand.pool.config import PoolConfig
 from poolhand.rules import schedule as rules
+from poolhand.rules.json_values import digest
 from poolhand.rules.schedule import Cron, Past, Schedule, When
 from poolhand.rules.validation import is_short, shown
-from poolhand.rules.values.canonical import digest
 
 DOCUMENTS = "schedule/"
 CALLS = "schedule-call/"  # the request that `trigger` copies; empty where calls are signed
@@ -112,17 +110,17 @@ class TimedTask:
     def what(self) -> str:
         return f"schedule of {self.schedule.id}"
 
-    def prepare(self, home: SchedulerApp, code: TaskCode) -> None:
+    def prepare(self, client: StoreClient, code: TaskCode) -> None:
         """Pack the call, once for all moments; raise if the task cannot be called so."""
-        self._call = pack_call(home, self.task, code, self._args, self._kwargs)
+        self._call = pack_call(client, self.task, code, self._args, self._kwargs)
 
-    def order(self, moment: datetime) -> JobRequest:
+    def request(self, moment: datetime) -> JobRequest:
         """Return the request for the job of a moment."""
-        return self._packed().order_for(self.schedule.key(moment), SUBMITTER)
+        return self._packed().request_for(self.schedule.key(moment), SUBMITTER)
 
     def single(self) -> JobRequest:
         """Return the request for a job of no moment; the call is packed anew, here."""
-        return self.task.with_options(idempotency_key=None).order(self._args, self._kwargs)
+        return self.task.with_options(idempotency_key=None).request(self._args, self._kwargs)
 
     def call(self) -> Put:
         """Return the request to be stored for processes that do not have the code of the task."""
@@ -146,27 +144,19 @@ class TimedTask:
         return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
 
 
-class SchedulerApp(OpenStore, CallPacker, Protocol):
-    """The parts of an app that a scheduler uses."""
-
-    def config(self, pool: str) -> PoolConfig: ...
-
-    def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
-
-
 class Scheduler:
     """All schedules of an app, and the loop that submits what is due.
 
     `zone` returns the time zone of schedules that name none.
     """
 
-    def __init__(self, home: SchedulerApp, codes: TaskRegistry, zone: Callable[[], str]) -> None:
-        self.home = home
+    def __init__(self, client: StoreClient, codes: TaskRegistry, zone: Callable[[], str]) -> None:
+        self._client = client
         self.zone = zone
         self._codes = codes
         self._timed: dict[str, TimedTask] = {}
         self._is_checked = False
-        self._station: StoreConnection | None = None
+        self._connection: StoreConnection | None = None
         self._loop: tuple[StoreConnection, asyncio.Task[None]] | None = None
 
     def add(
@@ -183,12 +173,12 @@ class Scheduler:
         self._check_name(schedule)
         timed = TimedTask(schedule, task, args, kwargs)
         if self._is_checked:
-            timed.prepare(self.home, code)
+            timed.prepare(self._client, code)
         self._timed = {**self._timed, schedule.id: timed}
-        if self._station is not None:
-            self.begin(self._station)
+        if self._connection is not None:
+            self.begin(self._connection)
 
-    def order(self, id: str) -> JobRequest | None:
+    def request(self, id: str) -> JobRequest | None:
         """Return the request for one more job of a schedule that this process declares."""
         found = self._timed.get(id)
         return None if found is None else found.single()
@@ -204,8 +194,8 @@ class Scheduler:
                     "@app.cron(…) and @app.every(…) above @app.task(…)"
                 )
             # Types may be defined after the task: only now are they all known.
-            one.prepare(self.home, one.task.code)
-            config = self.home.config(one.task.pool)
+            one.prepare(self._client, one.task.code)
+            config = self._client.declared.find(one.task.pool)
             if config.key_ttl < KEY_TTL or config.max_keys < MOST_KEYS:
                 raise UsageError(
                     f"pool {one.task.pool!r} forgets idempotency keys too soon for the scheduled "
@@ -214,18 +204,18 @@ class Scheduler:
                     "task another pool"
                 )
 
-    def begin(self, station: StoreConnection) -> None:
+    def begin(self, connection: StoreConnection) -> None:
         """Submit what is due while this store connection has workers; from any thread."""
-        self._station = station
+        self._connection = connection
         if self._timed:
-            station.keeper.post(self._begin, station)
+            connection.thread.post(self._begin, connection)
 
-    def _begin(self, station: StoreConnection) -> None:
-        if self._loop is not None and self._loop[0] is station and not self._loop[1].done():
+    def _begin(self, connection: StoreConnection) -> None:
+        if self._loop is not None and self._loop[0] is connection and not self._loop[1].done():
             return
-        if not station.keeper.closed:
-            work = SchedulerLoop(station, self.home, lambda: list(self._timed.values()))
-            self._loop = station, station.keeper.start("scheduler", work.run)
+        if not connection.thread.closed:
+            work = SchedulerLoop(connection, self._client, lambda: list(self._timed.values()))
+            self._loop = connection, connection.thread.start("scheduler", work.run)
 
     def _checked_call(
         self, task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -238,7 +228,7 @@ class Scheduler:
         if self._codes.find(task.name) is not code:
             raise UsageError(f"task {task.name!r} is one of another app; schedule it there")
         # With a separate signature: that of the task would cache types that are not yet defined.
-        trial = TaskCode(code.name, code.fn, code.parcels)
+        trial = TaskCode(code.name, code.fn, code.wire)
         try:
             trial.pack(args, kwargs)
         except UsageError as error:
@@ -261,14 +251,17 @@ class SchedulerLoop:
     """The loop of one store connection; everything runs on its store thread."""
 
     def __init__(
-        self, station: StoreConnection, opened: OpenStore, timed: Callable[[], Sequence[TimedTask]]
+        self,
+        connection: StoreConnection,
+        opened: OpenStore,
+        timed: Callable[[], Sequence[TimedTask]],
     ) -> None:
-        self._station = station
-        self._keeper = station.keeper
-        self._runtime = station.keeper.runtime
+        self._connection = connection
+        self._thread = connection.thread
+        self._runtime = connection.thread.runtime
         self._timed = timed
         self._seen = self._runtime.wall()
-        self._submissions = StoreSubmitter(opened, station.events, self._keeper.news.tell)
+        self._submissions = StoreSubmitter(opened, connection.events, self._thread.relay.emit)
         for one in timed():
             # Nothing known from before this loop is valid.
             one.look_at = None
@@ -279,7 +272,7 @@ class SchedulerLoop:
             await self._look()
             await asyncio.sleep(self._pause())
             # Only after the pause: the worker that started this may not be attached yet.
-            if not self._station.workers:
+            if not self._connection.workers:
                 return
 
     async def _look(self) -> None:
@@ -294,11 +287,11 @@ class SchedulerLoop:
             except StoreError:
                 raise  # The store thread reports it, and restarts this loop in a second.
             except Exception as error:
-                self._keeper.trouble(one.what, error)
+                self._thread.trouble(one.what, error)
                 one.look_at = self._runtime.wall() + AGAIN
             else:
-                self._keeper.well(one.what)
-        self._keeper.well("scheduler")
+                self._thread.well(one.what)
+        self._thread.well("scheduler")
 
     def _pause(self) -> float:
         """Return the seconds to the next check; at most LOOK_EVERY, as the clock may change."""
@@ -312,8 +305,8 @@ class SchedulerLoop:
         if not one.is_renewed(self._runtime.wall()):
             # Before the record: a schedule that is visible must be triggerable.
             await self._renew(one)
-        found = await self._keeper.store.get_document(one.document)
-        pause = read_pause(await self._keeper.store.get_document(one.pause_document))
+        found = await self._thread.store.get_document(one.document)
+        pause = read_pause(await self._thread.store.get_document(one.pause_document))
         now = self._runtime.wall()
         before = None if found is None else _past(found[0])
         past = rules.begin(now) if before is None else before
@@ -330,7 +323,7 @@ class SchedulerLoop:
         written = True
         if past is not before:
             put = replace(one.record(past, now), expect=0 if found is None else found[1])
-            written = one.ours = await self._keeper.store.put([put]) is not None
+            written = one.ours = await self._thread.store.put([put]) is not None
         if refusal is not None:
             raise refusal
         # If another process wrote first, look again: it may have seen less than this one, or more.
@@ -338,7 +331,7 @@ class SchedulerLoop:
 
     async def _renew(self, one: TimedTask) -> None:
         """Store the call and the pause for another year: the schedule is still declared."""
-        store = self._keeper.store
+        store = self._thread.store
         await store.put([one.call()])
         kept = await store.get_document(one.pause_document)
         pause = read_pause(kept)
@@ -362,9 +355,9 @@ class SchedulerLoop:
         for start in range(0, len(moments), AT_ONCE):
             part = moments[start : start + AT_ONCE]
             # Without an owner: a pool that blocks submitters refuses it, and it is retried.
-            batches = [JobBatch((one.order(moment),)) for moment in part]
+            batches = [JobBatch((one.request(moment),)) for moment in part]
             refusal: PoolhandError | None = None
-            for moment, answer in zip(part, await self._keeper.store.add(batches), strict=True):
+            for moment, answer in zip(part, await self._thread.store.add(batches), strict=True):
                 try:
                     self._submissions.accepted(answer)
                 except PoolhandError as error:
@@ -381,7 +374,7 @@ class SchedulerLoop:
                 f"more than {rules.MOST:,} moments were missed since {past.last.isoformat()}; "
                 f"those before {moments[0].isoformat()} are left out"
             )
-            self._keeper.trouble(one.what, PoolhandError(text))
+            self._thread.trouble(one.what, PoolhandError(text))
 
 
 def read_pause(found: tuple[bytes, int] | None) -> SchedulePause | None:

@@ -10,9 +10,9 @@ from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
-    KEEP_WISH,
+    KEEP_REQUEST,
+    REQUESTS,
     TOPIC,
-    WISHES,
     WRITE_EVERY,
     ControlAnswer,
     ControlRequest,
@@ -25,45 +25,49 @@ from poolhand.farm.records import (
 class ControlInbox:
     """Writes and reads for one farm, on the store thread; every method may raise a StoreError."""
 
-    def __init__(self, station: StoreConnection, farm: str) -> None:
-        self._station = station
+    def __init__(self, connection: StoreConnection, farm: str) -> None:
+        self._connection = connection
         self._key = f"{FARMS}{farm}"
-        self._wishes = f"{WISHES}{farm}/"
-        self._now = station.keeper.runtime.monotonic
+        self._requests = f"{REQUESTS}{farm}/"
+        self._now = connection.thread.runtime.monotonic
         self._written: tuple[object, ...] = ()
         self._written_at = 0.0
 
-    async def tell(self, record: FarmRecord) -> None:
+    async def publish(self, record: FarmRecord) -> None:
         """Write the record if it has changed, or if the stored one would soon expire."""
-        says, now = _gist(record), self._now()
-        if says == self._written and now - self._written_at < WRITE_EVERY:
+        gist, now = _gist(record), self._now()
+        if gist == self._written and now - self._written_at < WRITE_EVERY:
             return
         put = Put(self._key, write(record), None, KEEP)
-        await self._station.keeper.ask(lambda: self._station.store.put([put]))
-        self._written, self._written_at = says, now
+        await self._connection.thread.ask(lambda: self._connection.store.put([put]))
+        self._written, self._written_at = gist, now
 
     async def withdraw(self) -> None:
-        await self._station.keeper.ask(lambda: self._station.store.delete(self._key))
+        await self._connection.thread.ask(lambda: self._connection.store.delete(self._key))
 
-    async def grant(self, grant: Callable[[ControlRequest], Awaitable[ControlAnswer]]) -> None:
+    async def handle(self, handle: Callable[[ControlRequest], Awaitable[ControlAnswer]]) -> None:
         """Take all control requests, one after the other, and answer them."""
-        for key in await self._station.keeper.ask(lambda: self._station.store.scan(self._wishes)):
-            wish = await self._take(key)
-            if wish is not None:
-                answer = await grant(wish)
-                await self._answer(wish, answer)
+        for key in await self._connection.thread.ask(
+            lambda: self._connection.store.scan(self._requests)
+        ):
+            request = await self._take(key)
+            if request is not None:
+                answer = await handle(request)
+                await self._answer(request, answer)
 
     async def _take(self, key: str) -> ControlRequest | None:
-        store = self._station.store
-        found = await self._station.keeper.ask(lambda: store.get_document(key))
-        if found is None or not await self._station.keeper.ask(lambda: store.delete(key, found[1])):
+        store = self._connection.store
+        found = await self._connection.thread.ask(lambda: store.get_document(key))
+        if found is None or not await self._connection.thread.ask(
+            lambda: store.delete(key, found[1])
+        ):
             return None
         return read(found[0], ControlRequest)
 
-    async def _answer(self, wish: ControlRequest, answer: ControlAnswer) -> None:
-        put = Put(f"{ANSWERS}{wish.id}", write(answer), None, KEEP_WISH)
-        await self._station.keeper.ask(lambda: self._station.store.put([put]))
-        self._station.keeper.post(self._station.store.publish, TOPIC)
+    async def _answer(self, request: ControlRequest, answer: ControlAnswer) -> None:
+        put = Put(f"{ANSWERS}{request.id}", write(answer), None, KEEP_REQUEST)
+        await self._connection.thread.ask(lambda: self._connection.store.put([put]))
+        self._connection.thread.post(self._connection.store.publish, TOPIC)
 
 
 def _gist(record: FarmRecord) -> tuple[object, ...]:

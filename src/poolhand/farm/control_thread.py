@@ -1,4 +1,4 @@
-"""The control thread of a worker process: sends heartbeats to the supervisor, receives its orders.
+"""The control thread of a worker process: sends heartbeats to the supervisor, receives orders.
 
 It is a thread of its own, so that neither a slow import nor a job that blocks the event loop makes
 the worker look dead. When the supervisor has died, it stops the worker at once; when the supervisor
@@ -17,7 +17,6 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-from poolhand.farm.history import History, running
 from poolhand.farm.protocol import (
     CHUNK,
     Goodbye,
@@ -32,13 +31,13 @@ from poolhand.farm.protocol import (
     WorkerMessages,
     packed,
 )
-from poolhand.farm.records import MOST_JOBS
+from poolhand.farm.records import MOST_JOBS, History, running
 from poolhand.rules.job import Job
-from poolhand.rules.scaling.liveness import is_silent
+from poolhand.rules.scaling.worker_count import is_silent
 from poolhand.runtime import Runtime, resident_bytes
 
 LATE = 0.5  # seconds after the grace at which a process that still runs exits hard
-FAREWELL_SECONDS = 0.3  # for the clean exit marker, which keeps attempts from being charged
+CLEAN_EXIT_SECONDS = 0.3  # for the clean exit marker, which keeps attempts from being charged
 ORPHAN_SECONDS = 3.0  # for handing jobs back after the supervisor has died
 END_SECONDS = 2.0  # between the last message and a hard exit of the process
 MOST_FINISHED = 50  # finished jobs in one heartbeat
@@ -82,10 +81,10 @@ class Pulse:
         self._asked_at = self._now()
         with suppress(RuntimeError):
             # A closed loop needs no watching.
-            self._loop.call_soon_threadsafe(self._turn)
+            self._loop.call_soon_threadsafe(self._answer_probe)
         return 0.0
 
-    def _turn(self) -> None:
+    def _answer_probe(self) -> None:
         self._asked_at = None
 
 
@@ -96,27 +95,27 @@ class ControlThread:
         self._link = link
         self._now = runtime.monotonic
         self._inbox = MessageBuffer()
-        self._sending, self._beating = Lock(), Lock()
+        self._send_lock, self._heartbeat_lock = Lock(), Lock()
         self._open = self._hears = True
         self._nothing = Event()
         self._early: list[SupervisorMessages] = []
-        self.employ = self._first_order()
-        settings = self.employ.settings
+        self.start_message = self._first_message()
+        settings = self.start_message.settings
         self.history = History(settings.task_history_max)
         self._settings = settings
         self._interval = settings.heartbeat_interval_s
         self._heard_at = self._looked_at = self._now()
-        self._beats_at = 0.0
-        self._told = 0
+        self._heartbeat_at = 0.0
+        self._reported = 0
         self._pulses: list[Pulse] = []
         self._worker: WorkerAtWork | None = None
         self._on_stop: Callable[[Stop], None] | None = None
-        self._farewell: Callable[[float], None] | None = None
+        self._clean_exit: Callable[[float], None] | None = None
         self._leaving: Stop | None = None
         self._ends_at: float | None = None
 
     def start(self) -> None:
-        Thread(target=self._serve, name="poolhand-post", daemon=True).start()
+        Thread(target=self._serve, name="poolhand-control", daemon=True).start()
 
     def watch(self, *loops: AbstractEventLoop) -> None:
         """Report in heartbeats for how long these loops have been blocked."""
@@ -126,32 +125,32 @@ class ControlThread:
         self,
         worker: WorkerAtWork,
         on_stop: Callable[[Stop], None],
-        farewell: Callable[[float], None],
+        clean_exit: Callable[[float], None],
     ) -> None:
         """Report that the worker claims jobs.
 
         Both callbacks are called on the control thread: `on_stop` when the worker has to stop,
-        `farewell` before a hard exit with code still running.
+        `clean_exit` before a hard exit with code still running.
         """
         self._on_stop = on_stop
-        self._farewell = farewell
+        self._clean_exit = clean_exit
         # Set last: from here on a Stop calls `on_stop` instead of exiting the process.
         self._worker = worker
-        self._beat()
+        self._send_heartbeat()
 
-    def say(self, word: WorkerMessages) -> None:
+    def send(self, message: WorkerMessages) -> None:
         """Send a message; from any thread. A closed pipe is ignored."""
-        with self._sending:
+        with self._send_lock:
             if self._open:
                 try:
-                    self._link.sendall(packed(word))
+                    self._link.sendall(packed(message))
                 except OSError:
                     # Half of it may be sent: later messages could not be decoded.
                     self._open = False
 
     def leave(self, grace: float | None, why: str) -> None:
         """Stop the worker, unless it already stops within less; from any thread."""
-        self._stop(Stop(self.employ.farm, grace, why))
+        self._stop(Stop(self.start_message.farm, grace, why))
 
     @property
     def is_leaving(self) -> bool:
@@ -165,24 +164,24 @@ class ControlThread:
     # The thread.
 
     def _serve(self) -> None:
-        for order in self._early:
-            self._obey(order)
+        for message in self._early:
+            self._handle(message)
         while True:
             self._listen(self._pause())
             now = self._now()
             if self._ends_at is not None and now >= self._ends_at:
-                if self._farewell is not None:
-                    self._farewell(FAREWELL_SECONDS)
+                if self._clean_exit is not None:
+                    self._clean_exit(CLEAN_EXIT_SECONDS)
                 _exit()
-            if now >= self._beats_at:
-                self._beats_at = now + self._interval
-                self._beat()
+            if now >= self._heartbeat_at:
+                self._heartbeat_at = now + self._interval
+                self._send_heartbeat()
                 self._look(now)
 
     def _pause(self) -> float:
         """Return how long to wait for messages before the next thing is due."""
         # Exit exactly on time: the supervisor kills soon after the grace.
-        due = min(self._beats_at, self._ends_at or self._beats_at)
+        due = min(self._heartbeat_at, self._ends_at or self._heartbeat_at)
         return max(0.0, min(LOOK_EVERY, due - self._now()))
 
     def _listen(self, seconds: float) -> None:
@@ -200,23 +199,23 @@ class ControlThread:
             self._orphaned()
             return
         self._heard_at = self._now()
-        for order in self._inbox.from_supervisor(data):
-            self._obey(order)
+        for message in self._inbox.from_supervisor(data):
+            self._handle(message)
 
-    def _obey(self, order: SupervisorMessages) -> None:
-        match order:
+    def _handle(self, message: SupervisorMessages) -> None:
+        match message:
             case Stop():
-                self._stop(order)
+                self._stop(message)
             case SnapshotRequest(number, after, limit):
                 jobs = running(self._worker.jobs()) if self._worker is not None else ()
-                me = self.employ
+                me = self.start_message
                 found = self.history.snapshot(me.farm, me.worker, jobs, after, limit)
-                self.say(SnapshotAnswer(number, found))
+                self.send(SnapshotAnswer(number, found))
             case Ping() | Start():
                 pass
 
     def _stop(self, stop: Stop) -> None:
-        if stop.farm != self.employ.farm:
+        if stop.farm != self.start_message.farm:
             return  # Meant for another farm.
         if self._leaving is not None and not _is_sooner(stop, self._leaving):
             return
@@ -228,11 +227,11 @@ class ControlThread:
             _exit()
         if self._on_stop is not None:
             self._on_stop(stop)
-        self._beats_at = 0.0
+        self._heartbeat_at = 0.0
 
     def _orphaned(self) -> None:
         """Stop at once: the supervisor has died, and nothing else would end this process."""
-        self._stop(Stop(self.employ.farm, 0.0, "the supervisor is gone"))
+        self._stop(Stop(self.start_message.farm, 0.0, "the supervisor has died"))
         self._ends_at = min(self._ends_at or float("inf"), self._now() + ORPHAN_SECONDS)
         self._open = self._hears = False
 
@@ -255,18 +254,18 @@ class ControlThread:
         if worker.spent:
             self.leave(None, f"{settings.max_jobs_per_worker} jobs are done")
 
-    def bye(self, word: Goodbye) -> None:
+    def say_goodbye(self, message: Goodbye) -> None:
         """Send the last messages: a final heartbeat, and that all jobs are settled."""
-        self._beat()
-        self.say(word)
+        self._send_heartbeat()
+        self.send(message)
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         worker, leaving = self._worker, self._leaving
         completed, failed = (0, 0) if worker is None else worker.attempts
-        with self._beating:
+        with self._heartbeat_lock:
             # The last heartbeat is sent by another thread.
-            ended, self._told = self.history.newest(self._told, MOST_FINISHED)
-        self.say(
+            ended, self._reported = self.history.newest(self._reported, MOST_FINISHED)
+        self.send(
             HeartbeatMessage(
                 ready=worker is not None,
                 leaving=None if leaving is None else leaving.why,
@@ -281,16 +280,16 @@ class ControlThread:
             )
         )
 
-    def _first_order(self) -> Start:
+    def _first_message(self) -> Start:
         while True:
             data = self._link.recv(CHUNK)
             if not data:
-                raise EOFError("the supervisor is gone")
-            orders = self._inbox.from_supervisor(data)
-            if orders:
-                first = orders[0]
+                raise EOFError("the supervisor has died")
+            messages = self._inbox.from_supervisor(data)
+            if messages:
+                first = messages[0]
                 assert isinstance(first, Start)
-                self._early = orders[1:]
+                self._early = messages[1:]
                 self._link.settimeout(SEND_SECONDS)
                 return first
 

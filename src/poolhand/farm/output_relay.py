@@ -14,7 +14,7 @@ from codecs import getincrementaldecoder
 from contextlib import suppress
 from threading import Condition, Thread
 
-from poolhand.rules.values.escape import complete_lines, safe
+from poolhand.rules.plain import complete_lines, safe
 
 CHUNK = 64 * 1024
 ROOM = 1024 * 1024  # bytes that a pipe buffers until the relay reads them

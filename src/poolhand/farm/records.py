@@ -2,11 +2,13 @@
 
 A supervisor writes its state as a document that expires soon after the supervisor ends: every
 interface reads the same counts. An operator controls a farm by writing a control request; a signal
-announces it.
+announces it. A worker keeps a history of its recently finished jobs for snapshots.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
@@ -14,17 +16,17 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from poolhand.rules.job import Fault, Status
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.plain import PlainView
 
 FARMS = "farm/"  # farm records, by the id of the farm
-WISHES = "farm-wish/"  # control requests, by the id of the farm, then of the request
+REQUESTS = "farm-wish/"  # control requests, by the id of the farm, then of the request
 ANSWERS = "farm-answer/"  # answers, by the id of the request
 TOPIC = "farm"  # the signal for a new request or answer
 KEEP = 15.0  # seconds until a record expires that is not written again
 WRITE_EVERY = KEEP / 5  # most seconds between two writes of a supervisor's record
 SILENT_AFTER = 2.5 * WRITE_EVERY  # the supervisor of an older record has probably died
-KEEP_WISH = 60.0
+KEEP_REQUEST = 60.0
 MOST_JOBS = 50  # running jobs listed per worker in a record; the rest is only counted
 MOST_TROUBLES = 20
 LONGEST_TEXT = 2_000
@@ -203,3 +205,76 @@ def read(data: bytes, kind: type[T]) -> T | None:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:
         return None
+
+
+MOST_BYTES = 256 * 1024  # of one page
+
+
+class History:
+    """The jobs that ended last; pages are newest first, numbers are never reused."""
+
+    def __init__(self, most: int) -> None:
+        self._jobs: deque[tuple[int, FinishedJob]] = deque(maxlen=most)
+        self.count = 0
+
+    def add(self, job: FinishedJob) -> None:
+        self.count += 1
+        self._jobs.append((self.count, job))
+
+    def newest(self, since: int, most: int) -> tuple[tuple[FinishedJob, ...], int]:
+        """Return the newest jobs after a number, oldest first, and the last number."""
+        # Copy into a list in one step: another thread adds jobs meanwhile.
+        kept = list(self._jobs)
+        found = tuple(job for number, job in kept if number > since)
+        return found[-most:], kept[-1][0] if kept else since
+
+    def page(self, after: int, limit: int) -> tuple[tuple[FinishedJob, ...], int | None]:
+        """Return a page, newest first, of jobs below the number `after` (0: from the newest)."""
+        found: list[FinishedJob] = []
+        size, last = 0, 0
+        for number, job in reversed(list(self._jobs)):
+            if after and number >= after:
+                continue
+            size += len(msgspec.json.encode(job))
+            if found and (size > MOST_BYTES or len(found) >= limit):
+                return tuple(found), last
+            found.append(job)
+            last = number
+        return tuple(found), None
+
+    def snapshot(
+        self, farm: str, worker: str | None, running: Iterable[RunningJob], after: int, limit: int
+    ) -> Snapshot:
+        finished, following = self.page(after, limit)
+        return Snapshot(farm, worker, tuple(running), finished, following)
+
+
+def finished(job: Job, worker: str) -> FinishedJob | None:
+    """Return the record of a job that has ended; None if it has not."""
+    if job.finished_at is None:
+        return None
+    return FinishedJob(
+        job.id,
+        job.name,
+        job.pool,
+        job.status,
+        job.attempts,
+        job.finished_at,
+        job.ran,
+        worker,
+        None if job.error is None else _short(job.error),
+    )
+
+
+def running(jobs: Sequence[Job]) -> tuple[RunningJob, ...]:
+    """Return the records of running jobs."""
+    return tuple(
+        RunningJob(job.id, job.name, job.pool, job.started_at, job.marks[-1] if job.marks else None)
+        for job in jobs
+        if job.started_at is not None
+    )
+
+
+def _short(fault: Fault) -> Fault:
+    texts = (fault.type, fault.message, fault.traceback)
+    return Fault(*(text[-LONGEST_TEXT:] for text in texts))

@@ -29,7 +29,7 @@ from poolhand.farm.protocol import (
     packed,
 )
 from poolhand.farm.records import WorkerRecord, WorkerState
-from poolhand.rules.scaling.liveness import LivenessFacts
+from poolhand.rules.scaling.worker_count import LivenessFacts
 
 ENTRY = "poolhand.worker_process"
 GONE_EVERY = 0.02  # seconds between polls of a process that has closed its pipe
@@ -42,23 +42,23 @@ class WorkerHandle:
     An `outgoing` worker runs on until its replacement is ready.
     """
 
-    def __init__(self, employ: Start, now: float, wall: datetime) -> None:
-        self.id = employ.worker
+    def __init__(self, start_message: Start, now: float, wall: datetime) -> None:
+        self.id = start_message.worker
         self.started_at = now
         self.heard_at: float | None = None
-        self.told_at: float | None = None
-        self.beat: HeartbeatMessage | None = None
+        self.terminated_at: float | None = None
+        self.heartbeat: HeartbeatMessage | None = None
         self.outgoing = False
         self.leaving: str | None = None
         self.leaving_at: float | None = None
         self.leaves_by_itself = False
         self.failure: str | None = None
-        self.said_bye = False
+        self.said_goodbye = False
         self.handed_back = 0
         self.cut_short: tuple[str, ...] | None = None
         self.code: int | None = None
         self.pid = 0
-        self._employ = employ
+        self._start_message = start_message
         self._wall = wall
         self._process: subprocess.Popen[bytes] | None = None
         self._seen_dead = False
@@ -76,10 +76,10 @@ class WorkerHandle:
         except BaseException:
             ours.close()
             raise
-        self.tell(self._employ)
+        self.send(self._start_message)
 
     async def listen(
-        self, hear: Callable[[WorkerHandle, WorkerMessages], None], now: Callable[[], float]
+        self, on_message: Callable[[WorkerHandle, WorkerMessages], None], now: Callable[[], float]
     ) -> None:
         """Receive its messages until the process has ended."""
         assert self._reader is not None
@@ -87,13 +87,13 @@ class WorkerHandle:
         try:
             while data := await self._reader.read(CHUNK):
                 self.heard_at = now()
-                for word in inbox.from_worker(data):
-                    hear(self, word)
+                for message in inbox.from_worker(data):
+                    on_message(self, message)
         except OSError:
             pass  # The worker's end of the pipe is closed.
         except msgspec.MsgspecError as error:
             # Another version of poolhand, or a job that wrote to the pipe.
-            self.failure = f"it said what nobody understands: {error}"
+            self.failure = f"it sent a message that cannot be decoded: {error}"
             self.kill()
         self.code = await self._ended()
         assert self._writer is not None
@@ -119,27 +119,27 @@ class WorkerHandle:
         # Close at the second look: by then its last messages have been read.
         self._seen_dead = True
 
-    def tell(self, order: SupervisorMessages) -> None:
+    def send(self, message: SupervisorMessages) -> None:
         """Send a message; a closed pipe is ignored."""
         if self._writer is not None and not self._writer.is_closing():
             with suppress(OSError):
-                self._writer.write(packed(order))
+                self._writer.write(packed(message))
 
-    def show_life(self) -> None:
-        self.tell(Ping())
+    def ping(self) -> None:
+        self.send(Ping())
 
     def leaves(self, why: str, now: float) -> None:
         """Record that it claims no more jobs; the first reason counts."""
         if self.leaving is None:
             self.leaving, self.leaving_at = why, now
 
-    def dismiss(self, grace: float | None, why: str, now: float) -> None:
-        """Send the order to claim no more jobs, finish the running ones, and exit."""
+    def retire(self, grace: float | None, why: str, now: float) -> None:
+        """Send the message to claim no more jobs, finish the running ones, and exit."""
         self.leaves(why, now)
-        self.tell(Stop(self._employ.farm, grace, why))
+        self.send(Stop(self._start_message.farm, grace, why))
 
-    def ask(self, number: int, after: int, limit: int) -> None:
-        self.tell(SnapshotRequest(number, after, limit))
+    def request_snapshot(self, number: int, after: int, limit: int) -> None:
+        self.send(SnapshotRequest(number, after, limit))
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -154,7 +154,7 @@ class WorkerHandle:
 
     @property
     def is_ready(self) -> bool:
-        return self.beat is not None and self.beat.ready
+        return self.heartbeat is not None and self.heartbeat.ready
 
     @property
     def stays(self) -> bool:
@@ -164,19 +164,19 @@ class WorkerHandle:
     @property
     def is_leaving(self) -> bool:
         """Whether it claims no more jobs while its process still exists."""
-        return self.leaving is not None or self.told_at is not None
+        return self.leaving is not None or self.terminated_at is not None
 
     @property
     def slots(self) -> int:
-        return self._employ.settings.prefetch_per_worker
+        return self._start_message.settings.prefetch_per_worker
 
-    def sight(self) -> LivenessFacts:
-        blocked = 0.0 if self.beat is None else self.beat.blocked
-        return LivenessFacts(self.started_at, self.heard_at, self.told_at, blocked)
+    def liveness_facts(self) -> LivenessFacts:
+        blocked = 0.0 if self.heartbeat is None else self.heartbeat.blocked
+        return LivenessFacts(self.started_at, self.heard_at, self.terminated_at, blocked)
 
     @property
     def state(self) -> WorkerState:
-        if self.told_at is not None:
+        if self.terminated_at is not None:
             return WorkerState.HUNG
         if self.leaving is not None:
             return WorkerState.LEAVING
@@ -184,28 +184,28 @@ class WorkerHandle:
 
     def record(self, now: float) -> WorkerRecord:
         """Return its part of the farm's record."""
-        beat = self.beat or _NOTHING
+        heartbeat = self.heartbeat or _NOTHING
         heard_at = self.started_at if self.heard_at is None else self.heard_at
         return WorkerRecord(
             id=self.id,
             pid=self.pid,
             state=self.state,
             slots=self.slots,
-            active=beat.active,
-            stuck=beat.stuck,
-            completed=beat.completed,
-            failed=beat.failed,
+            active=heartbeat.active,
+            stuck=heartbeat.stuck,
+            completed=heartbeat.completed,
+            failed=heartbeat.failed,
             started_at=self._wall,
             heard=round(now - heard_at, 1),
-            memory=beat.memory,
-            blocked=round(beat.blocked, 1),
-            jobs=beat.jobs,
-            leaving_at=self._left_at(),
+            memory=heartbeat.memory,
+            blocked=round(heartbeat.blocked, 1),
+            jobs=heartbeat.jobs,
+            leaving_at=self._leaving_at(),
             leaving_why=self.leaving,
         )
 
-    def _left_at(self) -> datetime | None:
-        since = self.leaving_at if self.told_at is None else self.told_at
+    def _leaving_at(self) -> datetime | None:
+        since = self.leaving_at if self.terminated_at is None else self.terminated_at
         return None if since is None else self._wall + timedelta(seconds=since - self.started_at)
 
 

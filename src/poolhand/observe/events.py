@@ -319,7 +319,7 @@ class Tracer(Protocol):
     """The hooks that tracing needs besides events: the contexts of submitters and of runs.
 
     Contexts are not entered. `submitted` is called for every job with a record, `started` for every
-    attempt before its code begins; `luggage` is the trace context for a run in another process.
+    attempt before its code begins; `trace_context`: for another process.
     """
 
     def submitted(self, job: Job, context: Context, at: datetime, blocked: bool) -> None: ...
@@ -328,7 +328,7 @@ class Tracer(Protocol):
 
     def started(self, job: Job, slot_index: int, context: Context) -> None: ...
 
-    def luggage(self, context: Context) -> Callable[[], object] | None: ...
+    def trace_context(self, context: Context) -> Callable[[], object] | None: ...
 
 
 class Events:

@@ -1,4 +1,4 @@
-"""Log failures on the logger "poolhand" by default, without a subscriber.
+"""Log failures, blocked event loops and stuck slots on the logger "poolhand", without a subscriber.
 
 Nothing is configured here: if the program does not configure logging, Python writes warnings and
 errors to stderr. Lines that a subscriber such as `log_events` already logs are not repeated.
@@ -7,20 +7,113 @@ errors to stderr. Lines that a subscriber such as `log_events` already logs are 
 from __future__ import annotations
 
 import logging
+import os
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import finalize
 
-from poolhand.observe.events import Event, Events, JobEnded, JobRetried, JobSetAside, LeaseLost
-from poolhand.observe.throttle import HeldLines, Throttle
-from poolhand.rules.causes import call_of, key_of, task_of
-from poolhand.rules.job import Job, Status
+from msgspec import Struct
+
+from poolhand.observe.events import (
+    Event,
+    Events,
+    JobEnded,
+    JobRetried,
+    JobSetAside,
+    LeaseLost,
+    LoopBlocked,
+    SlotStuck,
+)
+from poolhand.rules.explain import call_of, key_of, task_of
+from poolhand.rules.job import HARD_TIMEOUT, Job, Status
 from poolhand.rules.outcome import SELF_CANCELLED, is_self_cancelled
-from poolhand.rules.values.escape import indented, safe
+from poolhand.rules.plain import indented, safe
+
+MOST_LINES = 10
+WINDOW = 1.0
+REPORT_AFTER = 10.0  # seconds that one summary of held lines covers
+MOST_NAMES = 1_000  # names without held lines that are remembered
+
+
+class HeldLines(Struct, frozen=True):
+    """Lines of one name held back in the last `seconds`; `dead` of them report dead jobs."""
+
+    name: str
+    count: int
+    dead: int
+    seconds: float
+
+
+class _Counter:
+    """Counters of one name: lines written since `opened_at`, lines held since `held_at`."""
+
+    __slots__ = ("dead", "held", "held_at", "opened_at", "written")
+
+    def __init__(self, now: float) -> None:
+        self.opened_at = now
+        self.written = self.held = self.dead = 0
+        self.held_at = now
+
+
+class Throttle:
+    """Allows up to 10 lines per name and second; beyond that, lines are held back and counted.
+
+    A summary is due 10 s after the first held line. After it, lines are allowed again.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[str, _Counter] = {}
+
+    def allows(self, name: str, now: float, dead: bool = False) -> bool:
+        """Return whether a line may be written; otherwise count it."""
+        counter = self._counters.get(name)
+        if counter is None:
+            self._forget_old(now)
+            counter = self._counters[name] = _Counter(now)
+        if not counter.held:
+            if now - counter.opened_at >= WINDOW:
+                counter.opened_at, counter.written = now, 0
+            if counter.written < MOST_LINES:
+                counter.written += 1
+                return True
+            counter.held_at = now
+        counter.held += 1
+        counter.dead += dead
+        return False
+
+    def next_at(self) -> float | None:
+        """Return when the next summary is due, or None while no line is held."""
+        held = [one.held_at for one in self._counters.values() if one.held]
+        return min(held) + REPORT_AFTER if held else None
+
+    def due(self, now: float) -> list[HeldLines]:
+        """Return the summaries that are due; their names may be written again."""
+        return self._take(now, now - REPORT_AFTER)
+
+    def flush(self, now: float) -> list[HeldLines]:
+        """Return the summaries of all held lines."""
+        return self._take(now, now)
+
+    def _take(self, now: float, held_by: float) -> list[HeldLines]:
+        found = []
+        for name, one in list(self._counters.items()):
+            if one.held and one.held_at <= held_by:
+                found.append(HeldLines(name, one.held, one.dead, now - one.held_at))
+                del self._counters[name]
+        return found
+
+    def _forget_old(self, now: float) -> None:
+        if len(self._counters) < MOST_NAMES:
+            return
+        for name, one in list(self._counters.items()):
+            if not one.held and now - one.opened_at >= WINDOW:
+                del self._counters[name]
+
 
 LOG = logging.getLogger("poolhand")
 LONGEST_MESSAGE = 500
 LONGEST_NAME = 200
+LOGGED_AFTER = 1.0  # seconds; shorter blocks are only emitted as events
 
 
 def report(events: Events, kinds: tuple[type[Event], ...]) -> Callable[[], None]:
@@ -29,8 +122,7 @@ def report(events: Events, kinds: tuple[type[Event], ...]) -> Callable[[], None]
 
     def end() -> None:
         # By identity: another subscriber may log the same types.
-        left = [one for one in events.reported if one is not kinds]
-        events.reported = tuple(left)
+        events.reported = tuple(one for one in events.reported if one is not kinds)
 
     return end
 
@@ -99,8 +191,7 @@ class FailureLog:
     def self_cancelled(self, job: Job) -> None:
         """Log a job that ended as cancelled although no one cancelled it."""
         text = f"job {job.id} of task {_name(job)} ended as cancelled although no one cancelled it"
-        line = f"{text}: {SELF_CANCELLED.message}"
-        self._write(JobEnded, logging.WARNING, job, line)
+        self._write(JobEnded, logging.WARNING, job, f"{text}: {SELF_CANCELLED.message}")
 
     def lease_lost(self, job: Job) -> None:
         """Log a job whose result in this process no longer counts."""
@@ -120,10 +211,9 @@ class FailureLog:
         """Log all summaries of held lines."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if self._at_exit is not None:
             self._at_exit.detach()
-            self._at_exit = None
+        self._timer = self._at_exit = None
         _flush(self._throttle, self._now)
 
     def _write(self, kind: type[Event], level: int, job: Job, text: str) -> None:
@@ -166,12 +256,9 @@ def _summarize(held: list[HeldLines]) -> None:
 def summary_line(held: HeldLines) -> str:
     """Return the summary line of held lines."""
     failures = "failure" if held.count == 1 else "failures"
-    name = repr(safe(held.name[:LONGEST_NAME]))
-    dead = ""
-    if held.dead:
-        dead = f"; {held.dead:,} job{' is' if held.dead == 1 else 's are'} dead"
-    seconds = max(1.0, held.seconds)
-    return f"and {held.count:,} more {failures} of task {name} in the last {seconds:.0f} s{dead}"
+    text = f"and {held.count:,} more {failures} of task {safe(held.name[:LONGEST_NAME])!r} in the"
+    dead = f"; {held.dead:,} job{' is' if held.dead == 1 else 's are'} dead" if held.dead else ""
+    return f"{text} last {max(1.0, held.seconds):.0f} s{dead}"
 
 
 def lease_lost_line(job: Job) -> str:
@@ -241,3 +328,73 @@ def traceback_lines(job: Job) -> str:
 
 def _name(job: Job) -> str:
     return repr(safe(job.name[:LONGEST_NAME]))
+
+
+def logs_blocks(events: Events) -> bool:
+    """Return whether a blocked loop is logged by default."""
+    return LOG.isEnabledFor(logging.WARNING) and not is_reported(events, LoopBlocked)
+
+
+def warn_blocked(
+    blocks: Sequence[LoopBlocked], channels: Sequence[Events], timeout: float | None = None
+) -> None:
+    """Log a blocked event loop once: `blocks` are the same block for several pools.
+
+    `timeout` is the hard timeout of the job that blocks it.
+    """
+    for block, events in zip(blocks, channels, strict=True):
+        if logs_blocks(events):
+            LOG.warning("%s", blocked_text(block, timeout))
+            return
+
+
+def blocked_text(block: LoopBlocked, timeout: float | None = None) -> str:
+    """Describe what blocks a loop, where, and what to do; the indented stack follows."""
+    what = f"code outside of any job, in the process of pool {block.pool!r},"
+    if block.job is not None:
+        what = _named(block.job)
+    own = "" if timeout is None else f"its timeout of {timeout:g} s cannot take effect, and "
+    return (
+        f"{what} has blocked the event loop for {block.seconds:.1f} s; {own}no other job, timeout "
+        "or cancellation goes on meanwhile: use await, or make the call with asyncio.to_thread, or "
+        "in a task that is a plain function"
+        + indented(f"Blocked here (most recent call last):\n{block.stack.rstrip()}", "    ")
+    )
+
+
+def warn_stuck(job: Job, slot: str, events: Events) -> None:
+    """Log that the code of a finished job does not stop."""
+    late = HARD_TIMEOUT in job.marks
+    why = "ran past its timeout" if late else "was cancelled"
+    warn(
+        f"{_named(job)} {why}, and its code does not stop: slot {slot} is stuck and takes no other "
+        "job until that code ends; let CancelledError pass, ask stop_requested() in threads, or "
+        'use run_in="process", which can be killed',
+        SlotStuck,
+        events,
+    )
+
+
+def warn_overran(job: Job, ran: float, timeout: float) -> None:
+    """Log that a job has completed after its hard timeout, which the blocked loop did not see."""
+    warn(
+        f"{_named(job)} ran for {ran:.1f} s, and its timeout of {timeout:g} s had no effect: the "
+        "event loop was blocked meanwhile, so the job could not be stopped, and its result counts; "
+        'make it a plain function (def), which runs in a thread, or use run_in="process", which '
+        "can be killed"
+    )
+
+
+def warn_forked(job: object, did: str, exit_code: int) -> None:
+    """Log that a process forked by a job ends, as it came back to the code that runs jobs."""
+    what = _named(job) if isinstance(job, Job) else "a job"
+    warn(
+        f"{what} called os.fork(), and the new process {os.getpid()} {did}: it ends here with "
+        f"exit code {exit_code}, and only the job in its parent counts; "
+        'use run_in="process", subprocess, or multiprocessing with the start method spawn, or end '
+        "the new process with os._exit()"
+    )
+
+
+def _named(job: Job) -> str:
+    return f"job {job.id} of task {_name(job)} in pool {safe(job.pool)!r}"

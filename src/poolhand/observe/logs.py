@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import (
     EVENTS,
@@ -38,7 +37,7 @@ from poolhand.observe.events import (
 )
 from poolhand.observe.failures import LOG, report, traceback_lines
 from poolhand.rules.job import Job, Status
-from poolhand.rules.validation import shown
+from poolhand.rules.validation import FLAG, OptionRule, instance_of
 
 # Events that report a problem.
 LOUD = (
@@ -61,6 +60,10 @@ LOUD = (
     WorkerVanished,
 )
 
+_LOGGER = OptionRule(
+    lambda value: isinstance(value, logging.Logger | logging.LoggerAdapter), "a logging.Logger"
+).or_none()
+
 
 @explain_misuse
 def log_events(
@@ -73,14 +76,9 @@ def log_events(
     its own or control a terminal. On "poolhand" these lines replace the default lines about
     failures.
     """
-    if not isinstance(logger, logging.Logger | logging.LoggerAdapter | None):
-        raise UsageError(f"log_events({logger!r}) is not allowed; give a logging.Logger, or None")
-    if not isinstance(json, bool):
-        raise UsageError(f"log_events: json={shown(json)} is not allowed; give True or False")
-    if not isinstance(events, Events | None):
-        raise UsageError(
-            f"log_events: events={shown(events)} is not allowed; give Events(), or None"
-        )
+    _LOGGER.require("log_events: logger", logger)
+    FLAG.require("log_events: json", json)
+    instance_of(Events, "Events()").or_none().require("log_events: events", events)
     target = logger or LOG
     form = _as_json if json else _as_lines
 

@@ -154,7 +154,7 @@ class Spans:
         context.run(otel.attach, trace.set_span_in_context(span, life.parent))
 
     @_guarded
-    def luggage(self, context: Context) -> Callable[[], object] | None:
+    def trace_context(self, context: Context) -> Callable[[], object] | None:
         carrier: dict[str, str] = {}
         _W3C.inject(carrier, context.run(otel.get_current))
         return partial(enter_trace, carrier) if carrier else None

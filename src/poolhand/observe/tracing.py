@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS, Events
+from poolhand.rules.validation import OptionRule, instance_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -28,12 +29,9 @@ def trace_events(
         raise UsageError(
             f'trace_events needs OpenTelemetry ({error}): pip install "poolhand[otel]"'
         ) from error
-    if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
-        raise UsageError(
-            f"trace_events({tracer_provider!r}) is not allowed; give a TracerProvider, or None"
-        )
-    if not isinstance(events, Events | None):
-        raise UsageError(f"trace_events: events={events!r} is not allowed; give Events(), or None")
+    provider = OptionRule(lambda value: hasattr(value, "get_tracer"), "a TracerProvider").or_none()
+    provider.require("trace_events: tracer_provider", tracer_provider)
+    instance_of(Events, "Events()").or_none().require("trace_events: events", events)
     bus = events or EVENTS
     spans = Spans(tracer_provider)
     # Subscribe first: the end of a job that begins in between must be seen.

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator, Iterable
 
 from msgspec.structs import replace
 
-from poolhand.contract import Filter
+from poolhand.contract import Filter, Store
 from poolhand.durable.client.explain import explained, glances, pool_named
-from poolhand.durable.streams.event_reader import look
-from poolhand.durable.streams.execution_log import Execution
-from poolhand.durable.streams.numbers import last_number
+from poolhand.durable.streams.event_reader import last_number, look
+from poolhand.durable.streams.job_api import Execution
 from poolhand.errors import UsageError
 from poolhand.farm.records import ControlAnswer, FarmRecord
 from poolhand.misuse import explain_misuse
-from poolhand.operate import bulk, dead
+from poolhand.operate import bulk
 from poolhand.operate.arguments import (
     check_actor,
     check_filter,
@@ -25,11 +24,8 @@ from poolhand.operate.arguments import (
     check_texts,
     listed_ids,
 )
-from poolhand.operate.dead import ExportPage
+from poolhand.operate.bulk import ExportPage, OnProgress, Retries
 from poolhand.operate.farms import FarmControl, WorkersView, farm_of, farms_of, parts_of, workers_of
-from poolhand.operate.operable import Operable
-from poolhand.operate.payload import PayloadView, payload_of
-from poolhand.operate.retry import Retries, Tell
 from poolhand.operate.schedules import Declared, ScheduleControl, ScheduleView, noted_schedules
 from poolhand.operate.sessions import (
     ErasedView,
@@ -46,23 +42,27 @@ from poolhand.operate.views import (
     ControlResult,
     JobsView,
     JobView,
+    PayloadView,
     PoolView,
     Summary,
     audit_view,
     job_view,
+    payload_of,
     pool_view,
 )
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
-from poolhand.rules.scaling.pool_size import SLOTS_ALLOWED, are_slots
+from poolhand.rules.scaling.pool_size import SLOTS
 from poolhand.rules.streams import JobEvent
-from poolhand.rules.validation import nearest, shown
+from poolhand.rules.validation import OptionRule, nearest, shown
 from poolhand.runtime import Runtime
 
 ALL = Filter()
 LOOK_AGAIN = 0.2
 SHORTEST_ID = 4  # characters that an abbreviated job id needs
 MOST_NAMED = 5  # ids listed in an error
+
+_SLOTS = OptionRule(SLOTS.fits, f"{SLOTS.text} (pause a pool to start no job)")
 
 
 @explain_misuse
@@ -73,12 +73,12 @@ class Operator:
     answer with the reason "not_found". If a farm does not answer, they raise Unavailable.
     """
 
-    def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None = None) -> None:
+    def __init__(self, store: Store, runtime: Runtime, declared: Declared | None = None) -> None:
         self._store = store
         self._runtime = runtime
-        self._reruns = Retries(store, runtime)
-        self._wishes = FarmControl(store, runtime)
-        self._schedule_acts = ScheduleControl(store, runtime, declared)
+        self._retries = Retries(store, runtime)
+        self._farm_control = FarmControl(store, runtime)
+        self._schedule_control = ScheduleControl(store, runtime, declared)
 
     async def jobs(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -119,16 +119,18 @@ class Operator:
         here = self._runtime.identity()
         return await bulk.cancel(self._store, listed_ids(ids), by, here)
 
-    async def cancel_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
-        """Cancel all unfinished jobs that match the filter; `tell` is called with the progress.
+    async def cancel_all(
+        self, which: Filter, by: str, progress: OnProgress | None = None
+    ) -> Summary:
+        """Cancel all unfinished jobs that match the filter; calls `progress` after each batch.
 
         It works in batches, each in a transaction of its own. Jobs submitted meanwhile are not
         cancelled.
         """
         check_actor(by)
         check_filter(which)
-        check_progress(tell)
-        return await bulk.cancel_all(self._store, which, by, tell)
+        check_progress(progress)
+        return await bulk.cancel_all(self._store, which, by, progress)
 
     async def count_live(self, which: Filter = ALL) -> dict[Status, int]:
         """Count by status the jobs that `cancel_all` would cancel."""
@@ -152,7 +154,7 @@ class Operator:
         if len(found) > 1:
             more = ", …" if page.after is not None or len(found) > MOST_NAMED else ""
             raise UsageError(
-                f"id {shown(id)} begins several: {', '.join(found[:MOST_NAMED])}{more}; "
+                f"id {shown(id)} matches several jobs: {', '.join(found[:MOST_NAMED])}{more}; "
                 "give more characters of it"
             )
         return found[0] if found else id
@@ -165,26 +167,28 @@ class Operator:
     async def retry(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Retry dead jobs, each as a new job that replaces it."""
         check_actor(by)
-        return await self._reruns.some(listed_ids(ids), by)
+        return await self._retries.some(listed_ids(ids), by)
 
-    async def retry_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
-        """Retry all dead jobs that match the filter; `tell` is called with the progress."""
+    async def retry_all(
+        self, which: Filter, by: str, progress: OnProgress | None = None
+    ) -> Summary:
+        """Retry all dead jobs that match the filter; calls `progress` after each batch."""
         check_actor(by)
         check_filter(which)
-        check_progress(tell)
-        return await self._reruns.all(which, by, tell)
+        check_progress(progress)
+        return await self._retries.all(which, by, progress)
 
     async def drop(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Delete dead letters that are not to be retried."""
         check_actor(by)
-        return await dead.drop(self._store, listed_ids(ids), by)
+        return await bulk.drop(self._store, listed_ids(ids), by)
 
-    async def drop_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
-        """Delete all dead letters that match the filter; `tell` is called with the progress."""
+    async def drop_all(self, which: Filter, by: str, progress: OnProgress | None = None) -> Summary:
+        """Delete all dead letters that match the filter; calls `progress` after each batch."""
         check_actor(by)
         check_filter(which)
-        check_progress(tell)
-        return await dead.drop_all(self._store, which, by, tell)
+        check_progress(progress)
+        return await bulk.drop_all(self._store, which, by, progress)
 
     async def export_dead(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -192,7 +196,7 @@ class Operator:
         """Return a page of dead letters with their calls."""
         check_filter(which)
         check_page(0 if after is None else after, limit)
-        return await dead.export(self._store, which, after, limit)
+        return await bulk.export(self._store, which, after, limit)
 
     async def pools(self) -> list[PoolView]:
         """Return all pools, in the order they first appeared."""
@@ -210,11 +214,8 @@ class Operator:
         """Override the cap that a pool declares; None restores the declared one."""
         check_actor(by)
         check_texts(pool=pool)
-        if slots is not None and not are_slots(slots):
-            raise UsageError(
-                f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED} "
-                "(pause a pool to let nothing start)"
-            )
+        if slots is not None:
+            _SLOTS.require("slots", slots)
         if await pool_named(self._store, pool) is None:
             return None
         await self._store.resize(pool, slots, by)
@@ -290,19 +291,19 @@ class Operator:
         """
         check_actor(by)
         check_texts(name=name)
-        return await self._schedule_acts.set_paused(name, True, by)
+        return await self._schedule_control.set_paused(name, True, by)
 
     async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
         """Resume a schedule from its next moment on; moments during the pause are skipped."""
         check_actor(by)
         check_texts(name=name)
-        return await self._schedule_acts.set_paused(name, False, by)
+        return await self._schedule_control.set_paused(name, False, by)
 
     async def trigger_schedule(self, name: str, by: str) -> ControlResult | None:
         """Submit a schedule's task once, now, paused or not; `new_id` is the id of the job."""
         check_actor(by)
         check_texts(name=name)
-        return await self._schedule_acts.trigger(name, by)
+        return await self._schedule_control.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
         """Return all farms, ordered by id."""
@@ -321,19 +322,19 @@ class Operator:
         """Stop a farm after its running jobs have finished."""
         check_actor(by)
         check_texts(farm_id=farm_id)
-        return await self._wishes.drain(farm_id, by) if _is_farm(farm_id) else None
+        return await self._farm_control.drain(farm_id, by) if _is_farm(farm_id) else None
 
     async def drain_worker(self, worker_id: str, by: str) -> ControlAnswer | None:
         """Stop a worker after its running jobs have finished; the farm replaces it."""
         check_actor(by)
         check_texts(worker_id=worker_id)
-        return None if _is_farm(worker_id) else await self._wishes.drain(worker_id, by)
+        return None if _is_farm(worker_id) else await self._farm_control.drain(worker_id, by)
 
     async def restart_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
         """Replace all workers of a farm, one after the other; no job is cut short."""
         check_actor(by)
         check_texts(farm_id=farm_id)
-        return await self._wishes.restart(farm_id, by) if _is_farm(farm_id) else None
+        return await self._farm_control.restart(farm_id, by) if _is_farm(farm_id) else None
 
     async def set_bounds(
         self, farm_id: str, minimum: int | None, maximum: int | None, by: str
@@ -341,13 +342,13 @@ class Operator:
         """Set the minimum and maximum number of workers of a farm; None leaves one unchanged."""
         check_actor(by)
         check_texts(farm_id=farm_id)
-        return await self._wishes.bounds(farm_id, minimum, maximum, by)
+        return await self._farm_control.bounds(farm_id, minimum, maximum, by)
 
     async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> ControlAnswer | None:
         """Return the running jobs of a farm or worker, and a page of its recently finished ones."""
         check_texts(id=id)
         check_page(after, limit)
-        return await self._wishes.snapshot(id, after, limit)
+        return await self._farm_control.snapshot(id, after, limit)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the audit lines after a number whose kind begins with `kind`."""

@@ -10,16 +10,16 @@ from typing import TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Lease, LogLine, Put
-from poolhand.durable.leases.closure_homes import is_gone
+from poolhand.contract import Lease, LogLine, Put, Store
+from poolhand.durable.leases.reaper import is_gone
 from poolhand.errors import Unavailable, UsageError
 from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
-    KEEP_WISH,
+    KEEP_REQUEST,
+    REQUESTS,
     TOPIC,
-    WISHES,
     ControlAnswer,
     ControlKind,
     ControlRequest,
@@ -27,10 +27,9 @@ from poolhand.farm.records import (
     read,
     write,
 )
-from poolhand.operate.operable import Operable
 from poolhand.rules import audit
+from poolhand.rules.plain import PlainView
 from poolhand.rules.validation import is_int, shown
-from poolhand.rules.values.plain import PlainView
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
@@ -67,7 +66,7 @@ class WorkersView(PlainView, frozen=True):
     alone: tuple[LoneWorker, ...]
 
 
-async def farms_of(store: Operable) -> list[FarmRecord]:
+async def farms_of(store: Store) -> list[FarmRecord]:
     """Return all farms whose records this version can decode, ordered by id."""
     found: list[FarmRecord] = []
     after = ""
@@ -79,21 +78,21 @@ async def farms_of(store: Operable) -> list[FarmRecord]:
     return found
 
 
-async def farm_of(store: Operable, id: str) -> FarmRecord | None:
+async def farm_of(store: Store, id: str) -> FarmRecord | None:
     """Return one farm."""
     return await _record(store, f"{FARMS}{id}") if parts_of(id) == (id, None) else None
 
 
-async def workers_of(store: Operable, here: Identity) -> WorkersView:
+async def workers_of(store: Store, here: Identity) -> WorkersView:
     """Return all workers, without lone processes of this machine that have ended."""
     # Read leases first, or a worker that a farm starts meanwhile would count as alone.
     leases = await store.leases()
     farms = await farms_of(store)
-    hired = {(farm.host, pid) for farm in farms for pid in _pids(farm)}
+    supervised = {(farm.host, pid) for farm in farms for pid in _pids(farm)}
     lone = [
-        LoneWorker(one.owner.id, one.owner.host, one.owner.pid, one.holds)
+        LoneWorker(one.owner.id, one.owner.host, one.owner.pid, one.held)
         for one in leases
-        if _works(one, here) and (one.owner.host, one.owner.pid) not in hired
+        if _works(one, here) and (one.owner.host, one.owner.pid) not in supervised
     ]
     return WorkersView(tuple(farms), tuple(sorted(lone, key=lambda one: one.id)))
 
@@ -102,9 +101,9 @@ def silence_text(farm: FarmRecord) -> str:
     """Return the text for a farm whose supervisor is silent, and what to do."""
     host = farm.host.partition("/")[0]
     return (
-        f"no sign of the supervisor (process {farm.pid} on {host}) for {farm.age:.0f} s: it was "
-        "killed, hangs or cannot reach the store; what is shown of its workers is older than that. "
-        f"If it is gone, start it again: `poolhand work {farm.app}`"
+        f"no message from the supervisor (process {farm.pid} on {host}) for {farm.age:.0f} s: it "
+        "was killed, hangs or cannot reach the store; the state of its workers is older than that. "
+        f"If it has died, start it again: `poolhand work {farm.app}`"
     )
 
 
@@ -122,7 +121,7 @@ class FarmControl:
     The audit log records the operator before the request is sent.
     """
 
-    def __init__(self, store: Operable, runtime: Runtime) -> None:
+    def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
 
@@ -143,10 +142,10 @@ class FarmControl:
         _check_bounds(minimum, maximum, lowest, highest)
         if farm is None:
             return None
-        wish = ControlRequest(
+        request = ControlRequest(
             self._new_id(), ControlKind.BOUNDS, by, minimum=minimum, maximum=maximum
         )
-        return await self._grant(id, wish, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
+        return await self._send(id, request, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
 
     async def snapshot(self, id: str, after: int, limit: int) -> ControlAnswer | None:
         """Request the running and recently finished jobs of a farm or a worker."""
@@ -159,36 +158,37 @@ class FarmControl:
         if parts is None or await farm_of(self._store, parts[0]) is None:
             return None
         farm, worker = parts
-        wish = ControlRequest(self._new_id(), kind, by, worker, after=after, limit=limit)
-        return await self._grant(farm, wish, id)
+        request = ControlRequest(self._new_id(), kind, by, worker, after=after, limit=limit)
+        return await self._send(farm, request, id)
 
-    async def _grant(self, farm: str, wish: ControlRequest, detail: str) -> ControlAnswer:
+    async def _send(self, farm: str, request: ControlRequest, detail: str) -> ControlAnswer:
         """Send a request to a farm, and return its answer."""
-        await self._note(wish, detail)
-        key = f"{WISHES}{farm}/{wish.id}"
-        await self._store.put([Put(key, write(wish), ttl=KEEP_WISH)])
+        await self._note(request, detail)
+        key = f"{REQUESTS}{farm}/{request.id}"
+        await self._store.put([Put(key, write(request), ttl=KEEP_REQUEST)])
         self._store.publish(TOPIC)
-        answer = await self._answer(wish.id, ANSWER_WITHIN)
+        answer = await self._answer(request.id, ANSWER_WITHIN)
         if answer is None:
             await self._store.delete(key)
             # The answer may have been written just before the delete.
-            answer = await self._answer(wish.id, 0.0)
+            answer = await self._answer(request.id, 0.0)
         if answer is None:
             raise Unavailable(
-                f"farm {farm!r} did not answer within {ANSWER_WITHIN:g} s and is asked no more: "
-                "see `poolhand workers list` whether it lives and what it has done, then try again"
+                f"farm {farm!r} did not answer within {ANSWER_WITHIN:g} s; "
+                "`poolhand workers list` shows whether it is alive and what it has done"
             )
         found = read(answer, ControlAnswer)
         if found is None:
             raise Unavailable(
-                f"farm {farm!r} gave an answer that this poolhand cannot read; use its version"
+                f"farm {farm!r} sent an answer that this poolhand cannot decode; use the version "
+                "of the farm"
             )
         return found
 
-    async def _note(self, wish: ControlRequest, detail: str) -> None:
-        kind = AUDITED.get(wish.kind)
+    async def _note(self, request: ControlRequest, detail: str) -> None:
+        kind = AUDITED.get(request.kind)
         if kind is not None:
-            record = audit.acted(kind, ("", ""), wish.by, detail, self._runtime.wall())
+            record = audit.acted(kind, ("", ""), request.by, detail, self._runtime.wall())
             await self._store.append([LogLine(audit.STREAM, kind, msgspec.json.encode(record))])
 
     async def _answer(self, id: str, within: float) -> bytes | None:
@@ -208,7 +208,7 @@ class FarmControl:
         return self._runtime.salt()
 
 
-async def _record(store: Operable, key: str) -> FarmRecord | None:
+async def _record(store: Store, key: str) -> FarmRecord | None:
     kept = await store.get_document(key)
     record = None if kept is None else read(kept[0], FarmRecord)
     if record is None:
@@ -225,7 +225,7 @@ def _pids(farm: FarmRecord) -> Sequence[int]:
 
 
 def _works(lease: Lease, here: Identity) -> bool:
-    return lease.owner.works and not lease.buried and not is_gone(lease.owner, here)
+    return lease.owner.works and not lease.expired and not is_gone(lease.owner, here)
 
 
 def _check_bounds(minimum: object, maximum: object, lowest: int, highest: int) -> None:

@@ -23,7 +23,7 @@ from poolhand.contract import (
 )
 from poolhand.durable.catalogue import contents_of
 from poolhand.durable.client.job_request import JobRequests
-from poolhand.durable.leases.closure_homes import is_gone
+from poolhand.durable.leases.reaper import is_gone
 from poolhand.durable.scheduler import (
     CALLS,
     DOCUMENTS,
@@ -34,11 +34,10 @@ from poolhand.durable.scheduler import (
     read_pause,
 )
 from poolhand.errors import UsageError
-from poolhand.operate.operable import Operable
 from poolhand.operate.views import ControlResult
 from poolhand.rules import audit
-from poolhand.rules.causes import meant
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.explain import meant
+from poolhand.rules.plain import PlainView
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
@@ -68,7 +67,7 @@ class ScheduleView(PlainView, frozen=True):
     note: str = ""
 
 
-async def noted_schedules(store: Operable, runtime: Runtime) -> list[ScheduleView]:
+async def noted_schedules(store: Store, runtime: Runtime) -> list[ScheduleView]:
     """Return all schedules, ordered by task, each with a note if it does not run."""
     here, now = runtime.identity(), runtime.wall()
     workers = live_workers(await store.leases(), here)
@@ -82,12 +81,12 @@ def live_workers(leases: Sequence[Lease], here: Identity) -> list[Owner]:
     return [
         one.owner
         for one in leases
-        if one.owner.works and not one.buried and not is_gone(one.owner, here)
+        if one.owner.works and not one.expired and not is_gone(one.owner, here)
     ]
 
 
 async def idle_schedules(
-    store: Operable | Store, views: Sequence[ScheduleView], workers: Sequence[Owner]
+    store: Store | Store, views: Sequence[ScheduleView], workers: Sequence[Owner]
 ) -> list[tuple[ScheduleView, str]]:
     """Return the active schedules whose jobs none of these workers would run, with the reason."""
     active = [view for view in views if not view.paused and view.next is not None]
@@ -106,7 +105,7 @@ async def idle_schedules(
 
 
 async def _published(
-    store: Operable | Store, workers: Sequence[Owner]
+    store: Store | Store, workers: Sequence[Owner]
 ) -> dict[str, list[tuple[Owner, str]]]:
     """Return, for each task of these workers, the workers that have it and its pool there."""
     contents = await contents_of(store, workers)
@@ -123,7 +122,7 @@ def _stale(view: ScheduleView, now: datetime) -> str:
     return "no connected worker declares it"
 
 
-async def schedules_of(store: Operable | Store) -> list[ScheduleView]:
+async def schedules_of(store: Store | Store) -> list[ScheduleView]:
     """Return all schedules, ordered by task."""
     views: list[ScheduleView] = []
     after = ""
@@ -141,10 +140,10 @@ class ScheduleControl:
     `declared` returns the job request of a schedule that this process declares.
     """
 
-    def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None) -> None:
+    def __init__(self, store: Store, runtime: Runtime, declared: Declared | None) -> None:
         self._store = store
         self._runtime = runtime
-        self._orders = JobRequests(runtime)
+        self._requests = JobRequests(runtime)
         self._declared = declared
 
     async def set_paused(self, name: str, paused: bool, by: str) -> ScheduleView | None:
@@ -168,15 +167,15 @@ class ScheduleControl:
         found = await self._find(name)
         if found is None:
             return None
-        order = replace(await self._order(found, by), triggers=found.id)
-        (result,) = await self._store.add([JobBatch((order,))])
+        request = replace(await self._request(found, by), triggers=found.id)
+        (result,) = await self._store.add([JobBatch((request,))])
         return _answer(found.id, result)
 
-    async def _order(self, found: ScheduleView, by: str) -> JobRequest:
-        order = None if self._declared is None else self._declared(found.id)
-        if order is not None:
+    async def _request(self, found: ScheduleView, by: str) -> JobRequest:
+        request = None if self._declared is None else self._declared(found.id)
+        if request is not None:
             # Keep the job id: a signed call is valid for that id only.
-            return replace(order, job=replace(order.job, submitted_by=by))
+            return replace(request, job=replace(request.job, submitted_by=by))
         kept = await self._store.get_document(f"{CALLS}{found.id}")
         if kept is None:
             raise UsageError(
@@ -189,7 +188,7 @@ class ScheduleControl:
                 "here; in a process that has them run "
                 f"`await app.operator().trigger_schedule({found.id!r}, by=…)`"
             )
-        return self._orders.copy(msgspec.msgpack.decode(kept[0], type=JobRequest), by)
+        return self._requests.copy(msgspec.msgpack.decode(kept[0], type=JobRequest), by)
 
     async def _find(self, name: str) -> ScheduleView | None:
         """Return the schedule with that id, or the only one of the task with that name.
@@ -214,7 +213,7 @@ class ScheduleControl:
         return coming is not None and coming < self._runtime.wall() - STALE
 
 
-async def _schedule(store: Operable | Store, id: str) -> ScheduleView | None:
+async def _schedule(store: Store | Store, id: str) -> ScheduleView | None:
     record = await _record(store, id)
     if record is None:
         return None
@@ -224,7 +223,7 @@ async def _schedule(store: Operable | Store, id: str) -> ScheduleView | None:
     return replace(view, paused=True, next=None) if paused else view
 
 
-async def _record(store: Operable | Store, id: str) -> ScheduleRecord | None:
+async def _record(store: Store | Store, id: str) -> ScheduleRecord | None:
     kept = await store.get_document(f"{DOCUMENTS}{id}")
     with suppress(msgspec.DecodeError):
         return None if kept is None else msgspec.json.decode(kept[0], type=ScheduleRecord)

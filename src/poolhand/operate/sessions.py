@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from poolhand.agents.session_record import read
-from poolhand.contract import Filter
-from poolhand.durable.streams.execution_log import Execution, read_execution
-from poolhand.durable.streams.numbers import bodies_of
+from poolhand.agents.session import read
+from poolhand.contract import Filter, Store
+from poolhand.durable.streams.event_reader import bodies_of
+from poolhand.durable.streams.job_api import Execution, read_execution
 from poolhand.errors import Unavailable
-from poolhand.operate.operable import Operable
 from poolhand.rules import streams
 from poolhand.rules.job import Job
+from poolhand.rules.plain import PlainView
 from poolhand.rules.receipts import RECEIPTS, Receipt, ReceiptStage, is_former, receipts_of_session
 from poolhand.rules.receipts import read as read_receipt
-from poolhand.rules.values.plain import PlainView
 
 AT_ONCE = 1000
 STOP_WITHIN = 30.0
@@ -51,7 +50,7 @@ class SessionsView(PlainView, frozen=True):
     after: str | None = None
 
 
-async def sessions_of(store: Operable, tenant: str | None, after: str, limit: int) -> SessionsView:
+async def sessions_of(store: Store, tenant: str | None, after: str, limit: int) -> SessionsView:
     """Return a page of the sessions of a tenant, or of all tenants."""
     prefix = streams.SESSIONS if tenant is None else streams.sessions_of(tenant)
     keys = await store.scan(prefix, after, limit + 1)
@@ -60,12 +59,12 @@ async def sessions_of(store: Operable, tenant: str | None, after: str, limit: in
     return SessionsView(views, keys[limit - 1] if len(keys) > limit else None)
 
 
-async def session_of(store: Operable, tenant: str | None, id: str) -> SessionView | None:
+async def session_of(store: Store, tenant: str | None, id: str) -> SessionView | None:
     """Return one session with its state."""
     return await _view(store, streams.session_of(tenant, id), with_state=True)
 
 
-async def tenants_of(store: Operable, id: str) -> list[str | None]:
+async def tenants_of(store: Store, id: str) -> list[str | None]:
     """Return the tenants that have a session of this name; None stands for no tenant."""
     found: list[str | None] = []
     after = ""
@@ -82,13 +81,13 @@ async def tenants_of(store: Operable, id: str) -> list[str | None]:
     return found
 
 
-async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execution]:
+async def history_of(store: Store, tenant: str | None, id: str) -> list[Execution]:
     """Return the attempts of all turns of a session."""
     bodies = await bodies_of(store, streams.executions_of(tenant, id))
     return [read_execution(body) for body in bodies]
 
 
-async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -> ErasedView | None:
+async def erase_session(store: Store, tenant: str | None, id: str, by: str) -> ErasedView | None:
     """Cancel the turns of a session, then delete it, its turns and their event streams."""
     key = streams.session_of(tenant, id)
     turns = await _turns_of(store, tenant, id)
@@ -103,9 +102,7 @@ async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -
     return ErasedView(id, tenant, len(ids))
 
 
-async def _receipts(
-    store: Operable, tenant: str | None, id: str, turns: Sequence[Job]
-) -> list[str]:
+async def _receipts(store: Store, tenant: str | None, id: str, turns: Sequence[Job]) -> list[str]:
     """Return the receipts of a session, except those of its runs, which are erased with them.
 
     A receipt that another job has claimed meanwhile stays: its call must not be made twice.
@@ -122,7 +119,7 @@ async def _receipts(
 
 
 async def _kept(
-    store: Operable, prefix: str, wanted: Callable[[str], bool] = lambda key: True
+    store: Store, prefix: str, wanted: Callable[[str], bool] = lambda key: True
 ) -> AsyncIterator[tuple[str, Receipt]]:
     """Yield the receipts under a key prefix, up to the first key that is not wanted."""
     after = ""
@@ -136,7 +133,7 @@ async def _kept(
         after = keys[-1]
 
 
-async def _turns_of(store: Operable, tenant: str | None, id: str) -> list[Job]:
+async def _turns_of(store: Store, tenant: str | None, id: str) -> list[Job]:
     """Return all stored turns of a session; without a tenant, those that have none."""
     which, after = Filter(session=id, tenant=tenant), None
     found: list[Job] = []
@@ -148,7 +145,7 @@ async def _turns_of(store: Operable, tenant: str | None, id: str) -> list[Job]:
             return found
 
 
-async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None:
+async def _until_over(store: Store, ids: Sequence[str], session: str) -> None:
     """Wait until the cancelled turns have ended."""
     try:
         async with asyncio.timeout(STOP_WITHIN):
@@ -164,7 +161,7 @@ async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None
         ) from None
 
 
-async def _until_gone(store: Operable, ids: Sequence[str], session: str, by: str) -> None:
+async def _until_gone(store: Store, ids: Sequence[str], session: str, by: str) -> None:
     """Erase ended turns as soon as their code has stopped running."""
     try:
         async with asyncio.timeout(STOP_WITHIN):
@@ -176,11 +173,11 @@ async def _until_gone(store: Operable, ids: Sequence[str], session: str, by: str
     except TimeoutError:
         raise Unavailable(
             f"session {session!r} is erased, but not {', '.join(ids)}: the code of that turn still "
-            "runs, though it was told to stop; erase the session again when its worker has ended"
+            "runs, though it was asked to stop; erase the session again when its worker has ended"
         ) from None
 
 
-async def _view(store: Operable, key: str, with_state: bool) -> SessionView | None:
+async def _view(store: Store, key: str, with_state: bool) -> SessionView | None:
     kept = await store.get_document(key)
     if kept is None:
         return None

@@ -1,4 +1,4 @@
-"""Views of jobs, pools and the audit log for operators: frozen, built from stored records."""
+"""Views of jobs, pools, payloads and the audit log for operators, built from stored records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from poolhand.contract import LogEntry, PoolRow, Stored
+from poolhand.contract import LogEntry, PoolRow, Store, Stored
+from poolhand.durable.calls.call_record import read_call_record, unpack_returned
+from poolhand.errors import PoolhandError
 from poolhand.rules.audit import FARM_BOUNDS, FARM_DRAIN, FARM_RESTART, RERUN, RESIZE
 from poolhand.rules.explain import Explanation
-from poolhand.rules.job import Fault, Status
+from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import is_self_cancelled
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.plain import PlainView, safe
+from poolhand.wire.wire import read_without_keys
 
 
 class JobView(PlainView, frozen=True, kw_only=True):
@@ -33,7 +37,7 @@ class JobView(PlainView, frozen=True, kw_only=True):
     waits_for: str | None
     parked: bool
     dead: bool
-    cancel_wished: bool
+    cancel_requested: bool
     attempts: int
     crashes: int
     priority: int
@@ -138,9 +142,9 @@ def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
         **same,
         reason=None if why is None else why.reason,
         why=None if why is None else why.text,
-        parked=stored.parked,
+        parked=stored.submitter_blocked,
         dead=stored.dead,
-        cancel_wished=stored.cancel_wished,
+        cancel_requested=stored.cancel_requested,
         result_bytes=len(job.result) if isinstance(job.result, bytes) else None,
     )
 
@@ -162,7 +166,7 @@ def pool_view(row: PoolRow) -> PoolView:
         row.queued,
         row.blocked,
         row.scheduled,
-        row.parked,
+        row.blocked_submitters,
     )
 
 
@@ -188,7 +192,7 @@ def audit_view(line: LogEntry) -> AuditView:
 _SAME = tuple(
     name
     for name in JobView.__struct_fields__
-    if name not in ("reason", "why", "parked", "dead", "cancel_wished", "result_bytes")
+    if name not in ("reason", "why", "parked", "dead", "cancel_requested", "result_bytes")
 )
 
 
@@ -223,3 +227,88 @@ def _bounds(detail: str) -> str:
     words = [f"at least {least}"] if least else []
     words += [f"at most {most}"] if most else []
     return f"farm {farm}: {', '.join(words)} workers"
+
+
+LONGEST_SHOWN = 4_000  # characters of a value in text output
+_CLOSURE = "a closure: its arguments exist only in the process that submitted it"
+
+
+class PayloadView(Struct, frozen=True):
+    """The arguments of a job, by parameter name, and its result.
+
+    A value that cannot be decoded here is None, and its note says why.
+    """
+
+    id: str
+    task: str
+    arguments: dict[str, Any] | None
+    arguments_note: str | None
+    has_result: bool
+    result: Any
+    result_note: str | None
+
+
+async def payload_of(store: Store, id: str) -> PayloadView | None:
+    """Return the arguments and the result of a job; None if there is no such job."""
+    (stored,) = await store.get([id])
+    brief = None if stored is None else await store.brief(id)
+    return None if stored is None or brief is None else payload_view(stored, brief)
+
+
+def payload_view(stored: Stored, brief: bytes) -> PayloadView:
+    """Return the view of a job's stored call record and result."""
+    job = stored.job
+    arguments, note, is_closure = _arguments(brief, job.id)
+    value, result_note = _result(job, is_closure)
+    has_result = job.result is not None
+    return PayloadView(job.id, job.name, arguments, note, has_result, value, result_note)
+
+
+def payload_lines(view: PayloadView | None, advice: str) -> list[str]:
+    """Return a payload as lines of text: long values cut, control characters escaped.
+
+    The `advice` says how to see all of a value that is cut.
+    """
+    if view is None:
+        return []
+    lines = _lines("arguments", view.arguments, view.arguments_note, advice)
+    if view.has_result:
+        lines += _lines("result", view.result, view.result_note, advice)
+    return lines
+
+
+def _lines(name: str, value: Any, note: str | None, advice: str) -> list[str]:
+    if note is not None:
+        return [f"{name}: {safe(note)}"]
+    text = msgspec.json.encode(value).decode()
+    if len(text) <= LONGEST_SHOWN:
+        return [f"{name}: {safe(text)}"]
+    cut = f"{len(text) - LONGEST_SHOWN:,} of {len(text):,} characters are left out"
+    return [f"{name}: {safe(text[:LONGEST_SHOWN])}…", f"({cut}; {advice})"]
+
+
+def _arguments(brief: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
+    """Return the arguments of a call, or a note why not; and whether it is a closure."""
+    try:
+        told = read_call_record(brief, job_id)
+    except PoolhandError as error:
+        return None, str(error), False
+    if told.closure:
+        return None, _CLOSURE, True
+    call, note = read_without_keys(told.payload)
+    match call:
+        case [_, list(), dict(arguments)]:
+            return arguments, None, False
+        case _:
+            return None, note or "not a call that this version of poolhand knows", False
+
+
+def _result(job: Job, is_closure: bool) -> tuple[Any, str | None]:
+    if not isinstance(job.result, bytes):
+        return job.result, None
+    if not is_closure:
+        return read_without_keys(job.result)
+    try:
+        return unpack_returned(job), None
+    except PoolhandError as error:
+        return None, str(error)

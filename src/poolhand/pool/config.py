@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
-from poolhand.errors import UsageError
 from poolhand.pool.scope import SESSION, Scope, take_scope
 from poolhand.rules.job import Job
+from poolhand.rules.plain import PlainView
 from poolhand.rules.queue.backpressure import (
     POLICIES,
     Bounded,
@@ -17,29 +17,29 @@ from poolhand.rules.queue.backpressure import (
     RingBuffer,
     Unbounded,
 )
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.strategy import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
 from poolhand.rules.retry import Retry
-from poolhand.rules.scaling.pool_size import SLOTS_ALLOWED, Autoscale, are_slots
+from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
 from poolhand.rules.validation import (
-    AMOUNT_ALLOWED,
-    COUNT_ALLOWED,
+    AMOUNT,
+    COUNT,
     LONGEST_NAME,
-    NAME_ALLOWED,
-    SECONDS_ALLOWED,
+    NAME,
+    SECONDS,
+    OptionRule,
+    OptionTable,
     Seconds,
-    is_amount,
-    is_count,
-    is_name,
-    is_seconds,
+    instance_of,
     is_short,
     is_whole,
     no_option,
-    optional,
+    one_of,
+    raise_faults,
     shown,
+    table_faults,
     to_seconds,
 )
-from poolhand.rules.values.plain import PlainView
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
@@ -94,47 +94,44 @@ class PoolConfig(PlainView, frozen=True):
     scope: Scope = Scope()
 
     @property
-    def kept_as(self) -> str:
+    def stored_name(self) -> str:
         """The name of the pool in its store."""
-        return self.scope.kept_as(self.name)
+        return self.scope.stored_name(self.name)
 
 
-MOST_KEPT = 100_000_000
-
-
-def is_kept(value: Any) -> bool:
-    return is_whole(value) and value <= MOST_KEPT
-
-
-Check = tuple[Callable[[Any], bool], str]
-
-CHECKS: dict[str, Check] = {
-    "name": (is_name, NAME_ALLOWED),
-    "max_concurrent": (are_slots, SLOTS_ALLOWED),
-    "queue": (
+LARGEST_HISTORY = 100_000_000
+HISTORY = OptionRule(
+    lambda value: is_whole(value) and value <= LARGEST_HISTORY,
+    f"an int of 0 or more and at most {LARGEST_HISTORY:,}",
+)
+# Options that a submit takes too, with the same values.
+ALLOWED_FOR_JOBS: OptionTable = {
+    "timeout": AMOUNT.or_none(),
+    "soft_timeout": AMOUNT.or_none(),
+    "retry": instance_of(Retry, "a Retry(…)").or_none(),
+    "run_in": one_of(*RUN_IN, None),
+}
+ALLOWED: OptionTable = {
+    "name": NAME,
+    "max_concurrent": SLOTS,
+    "queue": OptionRule(
         lambda value: isinstance(value, Fifo | Lifo | Priority | FairRoundRobin),
         "fifo(), lifo(), priority(), fair_round_robin() or one of these names",
     ),
-    "backpressure": (
+    "backpressure": OptionRule(
         lambda value: isinstance(value, Unbounded | Bounded | FailFast | RingBuffer),
         "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded', 'fail_fast' or None",
     ),
-    "timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
-    "soft_timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
-    "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
-    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread', 'process' or None"),
-    "history": (is_kept, "an int of 0 or more and at most 100,000,000"),
-    "max_keys": (is_kept, "an int of 0 or more and at most 100,000,000"),
-    "key_ttl": (is_seconds, SECONDS_ALLOWED),
-    "max_per_key": (optional(is_count), f"{COUNT_ALLOWED}, or None"),
-    "autoscale": (
-        optional(lambda value: isinstance(value, Autoscale)),
-        "an Autoscale(…), or None",
-    ),
-    "stale_after": (is_amount, AMOUNT_ALLOWED),
-    "drain_timeout": (is_seconds, SECONDS_ALLOWED),
-    "cancel_grace": (is_seconds, SECONDS_ALLOWED),
-    "on_dead": (optional(callable), "a callable that takes the Job, or None"),
+    **ALLOWED_FOR_JOBS,
+    "history": HISTORY,
+    "max_keys": HISTORY,
+    "key_ttl": SECONDS,
+    "max_per_key": COUNT.or_none(),
+    "autoscale": instance_of(Autoscale, "an Autoscale(…)").or_none(),
+    "stale_after": AMOUNT,
+    "drain_timeout": SECONDS,
+    "cancel_grace": SECONDS,
+    "on_dead": OptionRule(callable, "a callable that takes the Job").or_none(),
 }
 
 # Submit options that cannot be a fairness key at the same time.
@@ -158,32 +155,31 @@ NO_FIELDS = frozenset(
 )
 
 
+def draining_text(pool: str) -> str:
+    """Return the error for a submit to a pool that drains or has ended."""
+    return (
+        f"pool {pool!r} is draining or has ended, and accepts no new jobs; submit inside of its "
+        "`async with`, or create a new pool"
+    )
+
+
 def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     """Check the options of a new pool and return them with the defaults filled in."""
     given = dict(options)
     scope, faults = take_scope(given)
-    unknown = sorted(given.keys() - CHECKS.keys())
-    faults += [no_option(key, _known(), " of a pool") for key in unknown]
+    unknown = sorted(given.keys() - ALLOWED.keys())
+    known = ("name", *PoolOptions.__annotations__)
+    faults += [no_option(key, known, " of a pool") for key in unknown]
     values: dict[str, Any] = {
         key: _named(key, to_seconds(value)) for key, value in given.items() if key not in unknown
     }
     values["name"] = name
-    faults += [
-        f"{key}={shown(value)} is not allowed; it must be {CHECKS[key][1]}"
-        for key, value in values.items()
-        if not CHECKS[key][0](value)
-    ]
-    if not faults:
-        values.setdefault("max_concurrent", _first_size(values.get("autoscale")))
-        config = PoolConfig(**values, scope=scope)
-        faults = _clashes(config)
-        if not faults:
-            return config
-    raise UsageError(f"Pool {shown(name)}: " + "; ".join(faults))
-
-
-def _first_size(autoscale: Autoscale | None) -> int:
-    return 1 if autoscale is None else autoscale.min
+    raise_faults(f"Pool {shown(name)}", faults + table_faults(ALLOWED, values))
+    scale: Autoscale | None = values.get("autoscale")
+    values.setdefault("max_concurrent", 1 if scale is None else scale.min)
+    config = PoolConfig(**values, scope=scope)
+    raise_faults(f"Pool {shown(name)}", _clashes(config))
+    return config
 
 
 def _clashes(config: PoolConfig) -> list[str]:
@@ -200,11 +196,13 @@ def _clashes(config: PoolConfig) -> list[str]:
             f"between {scale.min} and {scale.max}"
         )
     if scale is not None and config.scope.kind != SESSION:
-        faults.append(f"autoscale={scale} goes with a pool in memory; leave it out, and resize it")
-    if not is_short(config.kept_as):
         faults.append(
-            f"name={shown(config.name)} is not allowed; the pool is kept as "
-            f"{shown(config.kept_as)}, and that has at most {LONGEST_NAME:,} bytes in UTF-8"
+            f"autoscale={scale} works only for a pool in memory; leave it out and call resize"
+        )
+    if not is_short(config.stored_name):
+        faults.append(
+            f"name={shown(config.name)} is not allowed; the pool is stored as "
+            f"{shown(config.stored_name)}, which may have at most {LONGEST_NAME:,} bytes in UTF-8"
         )
     return faults
 
@@ -216,10 +214,6 @@ _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
 
 
 _DEFAULTS: dict[str, object] = {"queue": Priority(), "backpressure": Unbounded()}
-
-
-def _known() -> Iterable[str]:
-    return ("name", *PoolOptions.__annotations__)
 
 
 def _named(key: str, value: object) -> object:
@@ -235,7 +229,7 @@ def _named(key: str, value: object) -> object:
 def spec_of(config: PoolConfig, id: str) -> PoolSpec:
     """Return the specification of the pool for its store."""
     return PoolSpec(
-        config.kept_as,
+        config.stored_name,
         id,
         config.max_concurrent,
         config.queue,

@@ -21,6 +21,7 @@ from poolhand.errors import Deadlock, PoolhandError, UsageError
 from poolhand.pool.engine.work import Work, name_of, where_to_run
 from poolhand.pool.slots.attempt import Attempt
 from poolhand.rules.queue.backpressure import capacity
+from poolhand.rules.validation import FLAG, not_allowed, raise_faults
 
 if TYPE_CHECKING:
     from poolhand.pool.options import Options
@@ -43,9 +44,7 @@ def check_map(submitter: Submitter, fn: object, items: object, return_exceptions
     """Raise UsageError if the arguments of a `map` are invalid under the submitter's options."""
     options, config = submitter._terms.options, submitter._config
     faults = map_faults(fn, items, return_exceptions, options.run_in, config.run_in)
-    faults += key_faults(options)
-    if faults:
-        raise UsageError(f"Pool {config.name!r}, map: " + "; ".join(faults))
+    raise_faults(f"Pool {config.name!r}, map", faults + key_faults(options))
 
 
 def key_faults(options: Options) -> list[str]:
@@ -74,16 +73,12 @@ def map_faults(
     faults = call_faults("fn", fn, "a function of one item", wanted, usual)
     if iscoroutine(items):
         items.close()
-        faults.append(f"items is the coroutine {name_of(items)}(…); await it and give what it has")
+        faults.append(f"items is the coroutine {name_of(items)}(…); await it and pass its result")
     elif isinstance(items, type) or not (
         isinstance(items, Iterable | AsyncIterable) or hasattr(items, "__getitem__")
     ):
-        faults.append(f"items={items!r} is not allowed; it must be an iterable or async iterable")
-    if not isinstance(return_exceptions, bool):
-        faults.append(
-            f"return_exceptions={return_exceptions!r} is not allowed; it must be True or False"
-        )
-    return faults
+        faults.append(not_allowed("items", items, "an iterable or async iterable"))
+    return faults + FLAG.faults("return_exceptions", return_exceptions)
 
 
 def call_faults(
@@ -95,7 +90,7 @@ def call_faults(
         name = name_of(fn)
         return [f"{option} is the coroutine {name}(…); give the function itself: {name}"]
     if not callable(fn):
-        return [f"{option}={fn!r} is not allowed; it must be {allowed}"]
+        return [not_allowed(option, fn, allowed)]
     try:
         where_to_run(fn, wanted, usual)
     except UsageError as error:
@@ -128,7 +123,7 @@ class MapWindow:
         self._open: dict[Work, int] = {}
         self._failure: BaseException | None = None
         self._stopping = False
-        self._news: Future[None] | None = None
+        self._progress: Future[None] | None = None
         self._feeder: Task[None] | None = None
 
     async def run(self, items: Items[Any]) -> list[Any]:
@@ -158,7 +153,7 @@ class MapWindow:
     async def _feed(self, items: Items[Any]) -> None:
         source = aiter(items) if isinstance(items, AsyncIterable) else _each(items)
         try:
-            await self._hand_in_all(source)
+            await self._submit_all(source)
         finally:
             self._stopping = True
             left = list(self._open)
@@ -170,13 +165,13 @@ class MapWindow:
                 for work in left:
                     await work._settled(limited=True)
 
-    async def _hand_in_all(self, source: AsyncIterator[Any]) -> None:
+    async def _submit_all(self, source: AsyncIterator[Any]) -> None:
         async for item in source:
             # Check again: while the source was awaited, a retry may have taken the room.
             await self._room()
             # A source may swallow the cancellation that should end it.
             if not self._stopping:
-                await self._hand_in(item)
+                await self._submit_item(item)
             await self._room()
             if self._stopping:
                 return
@@ -187,7 +182,7 @@ class MapWindow:
         while not self._stopping and not self._has_room():
             await self._next_end()
 
-    async def _hand_in(self, item: object) -> None:
+    async def _submit_item(self, item: object) -> None:
         index = len(self._results)
         self._results.append(None)
         try:
@@ -221,14 +216,14 @@ class MapWindow:
 
     async def _next_end(self) -> None:
         """Wait until a job ends; for deadlock detection, register the oldest as awaited."""
-        news = self._news = self._engine.loop.create_future()
+        progress = self._progress = self._engine.loop.create_future()
         if running.get() is None:
-            await news
+            await progress
             return
         oldest = next(iter(self._open))
         try:
-            with self._engine.awaiting(oldest, news):
-                await news
+            with self._engine.awaiting(oldest, progress):
+                await progress
         except Deadlock as error:
             if oldest in self._open:
                 await self._give_up(oldest, error)
@@ -247,8 +242,8 @@ class MapWindow:
             self._note(index, work)
         if self._stopping and not was_stopping and self._feeder is not None:
             self._stop(self._feeder)
-        elif self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        elif self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
 
     def _note(self, index: int, work: Work) -> None:
         if work.failure is not None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.errors import UsageError
-from poolhand.pool.config import RUN_IN, PoolConfig
+from poolhand.pool.config import ALLOWED_FOR_JOBS, PoolConfig
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.entry import Window
-from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.strategy import FairRoundRobin
 from poolhand.rules.retry import Retry
 from poolhand.rules.validation import (
-    AMOUNT_ALLOWED,
+    FLAG,
     LONGEST_NAME,
+    OptionRule,
+    OptionTable,
     is_amount,
     is_int,
     is_seconds,
@@ -26,7 +27,8 @@ from poolhand.rules.validation import (
     is_text,
     is_writable,
     no_option,
-    optional,
+    one_of,
+    raise_faults,
     shown,
     to_seconds,
 )
@@ -95,21 +97,19 @@ def with_changes(
         name: to_seconds(value) if name in DURATIONS else value for name, value in changes.items()
     }
     field = config.queue.field if isinstance(config.queue, FairRoundRobin) else "key"
-    checks = CHECKS if field in CHECKS else {**CHECKS, field: CHECKS["key"]}
+    table = {**ALLOWED, field: ALLOWED.get(field, ALLOWED["key"])}
     faults = _later_faults(values, durable)
     for name, value in values.items():
-        if name not in checks:
-            known = (one for one in checks if durable or one not in DURABLE_ONLY)
+        if name in table:
+            faults += table[name].faults(name, value)
+        else:
+            known = (one for one in table if durable or one not in DURABLE_ONLY)
             of = "" if origin.further else " of a submit"
             faults.append(no_option(name, (*origin.further, *known), of))
-        elif not checks[name][0](value):
-            faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
-    if not faults:
-        changed = replace(options, **_with_lane(values, field))
-        faults = _faults_together(changed)
-        if not faults:
-            return changed
-    raise UsageError(f"{origin.text}: " + "; ".join(faults))
+    raise_faults(origin.text, faults)
+    changed = replace(options, **_with_lane(values, field))
+    raise_faults(origin.text, _faults_together(changed))
+    return changed
 
 
 def _faults_together(options: Options) -> list[str]:
@@ -126,7 +126,7 @@ def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
     """Set the lane from the strategy's own field."""
     if field == "key" or field not in values:
         return values
-    lane = values[field] if field in CHECKS else values.pop(field)
+    lane = values[field] if field in ALLOWED else values.pop(field)
     # A tenant given for fairness also scopes idempotency keys and sessions.
     tenant = {"tenant": lane or None} if field == "tenant_id" else {}
     return {**tenant, **values, "lane": lane}
@@ -202,48 +202,37 @@ ON_CRASH = ("rerun", "fail")
 LONGEST = 3.15e9  # a hundred years: added to today's date it is still a valid date
 
 
-def _is_label(value: Any) -> bool:
-    return is_text(value) and is_short(value)
+_LABEL = OptionRule(
+    lambda value: is_text(value) and is_short(value),
+    f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8",
+).or_none()
 
-
-_LABEL = (
-    optional(_is_label),
-    f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, or None",
-)
-
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "priority": (
-        lambda value: is_int(value) and abs(value) < 2**53,
-        "an int between -2**53 and 2**53",
+ALLOWED: OptionTable = {
+    "priority": OptionRule(
+        lambda value: is_int(value) and abs(value) < 2**53, "an int between -2**53 and 2**53"
     ),
-    "key": (optional(is_short), f"a text of at most {LONGEST_NAME:,} bytes in UTF-8, or None"),
+    "key": OptionRule(is_short, f"a text of at most {LONGEST_NAME:,} bytes in UTF-8").or_none(),
     "idempotency_key": _LABEL,
-    "rerun_failed": (lambda value: isinstance(value, bool), "True or False"),
+    "rerun_failed": FLAG,
     "session": _LABEL,
     "tenant": _LABEL,
     "user": _LABEL,
-    "timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
-    "soft_timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
-    "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
-    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread', 'process' or None"),
-    "delay": (
-        optional(lambda value: is_seconds(value) and value <= LONGEST),
-        f"seconds, 0 or more and at most {LONGEST:,.0f} (a hundred years), or None",
-    ),
-    "run_at": (
-        optional(lambda value: isinstance(value, datetime) and _is_moment(value)),
-        "a datetime with a time zone between the years 1970 and 9000, or None",
-    ),
-    "expires": (
-        optional(lambda value: is_amount(value) and value <= LONGEST),
-        f"seconds above 0 and at most {LONGEST:,.0f} (a hundred years), or None",
-    ),
-    "cancel_with_caller": (lambda value: isinstance(value, bool), "True or False"),
-    "on_crash": (lambda value: value in ON_CRASH, "'rerun' or 'fail'"),
-    "on_busy": (
-        lambda value: isinstance(value, str) and value in list(OnBusy),
-        "'enqueue', 'reject', 'interrupt', 'rollback' or 'merge'",
-    ),
+    **ALLOWED_FOR_JOBS,
+    "delay": OptionRule(
+        lambda value: is_seconds(value) and value <= LONGEST,
+        f"seconds, 0 or more and at most {LONGEST:,.0f} (a hundred years)",
+    ).or_none(),
+    "run_at": OptionRule(
+        lambda value: isinstance(value, datetime) and _is_moment(value),
+        "a datetime with a time zone between the years 1970 and 9000",
+    ).or_none(),
+    "expires": OptionRule(
+        lambda value: is_amount(value) and value <= LONGEST,
+        f"seconds above 0 and at most {LONGEST:,.0f} (a hundred years)",
+    ).or_none(),
+    "cancel_with_caller": FLAG,
+    "on_crash": one_of(*ON_CRASH),
+    "on_busy": one_of(*map(str, OnBusy)),
 }
 
 
@@ -254,9 +243,9 @@ def _is_moment(value: datetime) -> bool:
 def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
     faults = []
     if not durable and values.pop("on_busy", "enqueue") != "enqueue":
-        faults.append("on_busy goes with jobs that a store keeps; here turns of a session wait")
+        faults.append("on_busy needs a store; in memory the turns of a session wait")
     if not durable and values.pop("on_crash", None) is not None:
-        faults.append("on_crash goes with jobs that a store keeps: a pool in memory has no crash")
+        faults.append("on_crash needs a store: a pool in memory does not survive a crash")
     if durable:
         faults += [
             f"{name}={shown(value)} is not allowed; no store can keep it: it holds NUL, or half "

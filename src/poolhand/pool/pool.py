@@ -13,15 +13,20 @@ from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
-from poolhand.pool import durable, registry
-from poolhand.pool.config import CHECKS, PoolOptions, configure
-from poolhand.pool.engine import snapshot
+from poolhand.pool import registry
+from poolhand.pool.config import ALLOWED, PoolOptions, configure
+from poolhand.pool.engine import views
 from poolhand.pool.engine.drain import Drain, DrainReport
 from poolhand.pool.engine.engine import Engine
-from poolhand.pool.engine.health import HealthCheck, PoolHealth, health_of, not_started
-from poolhand.pool.engine.snapshot import PoolSnapshot, PoolStats
-from poolhand.pool.monitor.autoscaler import Autoscaler
-from poolhand.pool.monitor.checkup import Checkup
+from poolhand.pool.engine.views import (
+    HealthCheck,
+    PoolHealth,
+    PoolSnapshot,
+    PoolStats,
+    health_of,
+    not_started,
+)
+from poolhand.pool.monitor.checkup import Autoscaler, Checkup
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.scope import DURABLE, SESSION
 from poolhand.pool.submitter import Submitter, has_place
@@ -29,18 +34,23 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.audit import AuditLine
 from poolhand.rules.job import Job, Status
-from poolhand.rules.scaling.pool_size import Autoscale
+from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
 from poolhand.rules.validation import (
-    SECONDS_ALLOWED,
+    SECONDS,
+    WHOLE,
+    OptionRule,
     Seconds,
-    is_seconds,
-    is_whole,
-    shown,
+    instance_of,
+    raise_faults,
     to_seconds,
 )
 from poolhand.runtime import Runtime, check_script
 
 _RUNTIME: list[Runtime] = []
+
+DEAD_JOB = OptionRule(lambda job: isinstance(job, Job | str), "a job of pool.dead(), or its id")
+_AFTER = OptionRule(WHOLE.fits, "the number of a record, or 0")
+_KIND = instance_of(str, "the beginning of a kind, such as 'pool_drop'")
 
 
 @explain_misuse
@@ -54,7 +64,7 @@ class Pool(Submitter):
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Create a pool of the class that its scope needs."""
         durable_one = cls is Pool and options.get("scope", SESSION) in DURABLE
-        made: Self = object.__new__(durable.kind() if durable_one else cls)
+        made: Self = object.__new__(registry.durable_kind() if durable_one else cls)
         return made
 
     def __init__(
@@ -119,7 +129,7 @@ class Pool(Submitter):
         """Open the pool on the running event loop; a second call has no effect."""
         loop = asyncio.get_running_loop()
         if self._drain is not None:
-            raise UsageError(f"pool {self.name!r} was drained; make a new one")
+            raise UsageError(f"pool {self.name!r} was drained; create a new one")
         if self._live is None:
             check_script(f"pool {self.name!r} is started")
             registry.check_free(self.known_as)
@@ -140,10 +150,7 @@ class Pool(Submitter):
         A further call returns the same report; a shorter timeout shortens the running drain.
         """
         seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
-        if not is_seconds(seconds):
-            raise UsageError(
-                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
-            )
+        SECONDS.require("drain: timeout", seconds)
         engine = self._here()
         if self._drain is None or self._drained is None:
             self._drain_within(engine, seconds)
@@ -191,27 +198,20 @@ class Pool(Submitter):
 
     async def resize(self, max_concurrent: int) -> None:
         """Change the number of slots; running jobs continue, surplus slots retire once idle."""
-        check, allowed = CHECKS["max_concurrent"]
-        if not check(max_concurrent):
-            raise UsageError(
-                f"resize({shown(max_concurrent)}) is not allowed; it must be {allowed}"
-            )
+        SLOTS.require("resize: max_concurrent", max_concurrent)
         engine = self._at_work()
         if self._scaler is not None and not self._scaler.allows(max_concurrent):
-            bounds = f"between {self._scaler.settings.min} and {self._scaler.settings.max}"
+            scale = self._scaler.settings
             raise UsageError(
-                f"resize({shown(max_concurrent)}) is not allowed; pool {self.name!r} scales itself "
-                f"{bounds}: stay within, or stop that by set_autoscale(None)"
+                f"resize: max_concurrent={max_concurrent} is not allowed; pool {self.name!r} "
+                f"scales itself between {scale.min} and {scale.max}: stay within, or stop that by "
+                "set_autoscale(None)"
             )
         engine.resize(max_concurrent)
 
     def set_autoscale(self, settings: Autoscale | None) -> None:
         """Let the pool choose its size within these settings from now on; None turns that off."""
-        check, allowed = CHECKS["autoscale"]
-        if not check(settings):
-            raise UsageError(
-                f"set_autoscale({shown(settings)}) is not allowed; it must be {allowed}"
-            )
+        ALLOWED["autoscale"].require("set_autoscale: settings", settings)
         engine = self._here()
         if self._scaler is not None:
             self._scaler.stop()
@@ -234,7 +234,7 @@ class Pool(Submitter):
         """
         engine = self._engine()
         engine.check_thread()
-        return snapshot.snapshot(engine, self.id, self._created_at)
+        return views.snapshot(engine, self.id, self._created_at)
 
     async def refresh(self) -> PoolSnapshot:
         """Fetch and return the latest snapshot: from the store if the pool is durable.
@@ -245,7 +245,7 @@ class Pool(Submitter):
 
     def stats(self) -> PoolStats:
         """Return the figures worth plotting; also emitted as an event every 10 s."""
-        return snapshot.stats(self._engine())
+        return views.stats(self._engine())
 
     def health(self) -> PoolHealth:
         """Return the health of the pool: which workers are busy, idle or show no activity.
@@ -277,11 +277,8 @@ class Pool(Submitter):
         Only records numbered above `after` whose kind starts with `kind`, among the last 10,000.
         Call it on the thread of the pool's loop.
         """
-        if not is_whole(after) or not isinstance(kind, str):
-            raise UsageError(
-                f"audit(after={shown(after)}, kind={shown(kind)}) is not allowed; give the number "
-                "of a record, or 0, and how kinds begin, as 'pool_drop'"
-            )
+        _AFTER.require("audit: after", after)
+        _KIND.require("audit: kind", kind)
         engine = self._engine()
         engine.check_thread()
         lines = engine.read_audit()
@@ -292,10 +289,7 @@ class Pool(Submitter):
 
         If the pool has no room, PoolFull is raised and the dead letter stays.
         """
-        if not isinstance(job, Job | str):
-            raise UsageError(
-                f"rerun({shown(job)}) is not allowed; give a job of pool.dead(), or its id"
-            )
+        DEAD_JOB.require("rerun: job", job)
         engine = self._here()
         with engine.dead.rerunning(job if isinstance(job, str) else job.id) as dead:
             work = await has_place(engine, engine.intake.again(dead))
@@ -320,7 +314,7 @@ class Pool(Submitter):
     def _at_work(self) -> Engine:
         engine = self._here()
         if engine.stopped:
-            raise UsageError(f"pool {self.name!r} was drained; make a new one")
+            raise UsageError(f"pool {self.name!r} was drained; create a new one")
         return engine
 
     async def _stop(self) -> DrainReport:
@@ -347,13 +341,10 @@ class Pool(Submitter):
 
 
 def check_parts(runtime: object, events: object, what: str = "Pool") -> None:
-    faults = [
-        f"{option}={shown(value)} is not allowed; it must be {kind.__name__}(), or None"
-        for option, value, kind in (("runtime", runtime, Runtime), ("events", events, Events))
-        if not isinstance(value, kind | None)
-    ]
-    if faults:
-        raise UsageError(f"{what}: " + "; ".join(faults))
+    table = {kind: instance_of(kind, f"{kind.__name__}()").or_none() for kind in (Runtime, Events)}
+    raise_faults(
+        what, table[Runtime].faults("runtime", runtime) + table[Events].faults("events", events)
+    )
 
 
 def default_runtime() -> Runtime:

@@ -1,13 +1,14 @@
-"""The registry of the live pools of this process."""
+"""The registry of the live pools of this process, and the class of durable pools."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.rules.validation import shown
+from poolhand.rules.validation import instance_of
 
 if TYPE_CHECKING:
     from poolhand.pool.pool import Pool
@@ -22,8 +23,7 @@ def get_pool(name_or_id: str) -> Pool | None:
 
     Pools of several tenants can share a name here; each has a distinct name in its store.
     """
-    if not isinstance(name_or_id, str):
-        raise UsageError(f"get_pool({shown(name_or_id)}) is not allowed; give a name or an id")
+    instance_of(str, "a name or an id").require("get_pool: name_or_id", name_or_id)
     pools = list_pools()
     found = [one for one in pools if name_or_id in (one.known_as, one.id)]
     found = found or [one for one in pools if one.name == name_or_id]
@@ -69,3 +69,18 @@ def _let_orphans_go() -> None:
     for name, pool in list(_live.items()):
         if pool.is_orphan and _live.pop(name, None) is not None:
             pool.abandon()
+
+
+_durable_makers: list[Callable[[], type]] = []
+
+
+def offer_durable(maker: Callable[[], type]) -> None:
+    """Register `maker`; it returns the class of durable pools when one is created."""
+    _durable_makers[:] = [maker]
+
+
+def durable_kind() -> type:
+    """Return the class of durable pools."""
+    if not _durable_makers:
+        raise UsageError("durable pools need the whole package: import poolhand")
+    return _durable_makers[0]()

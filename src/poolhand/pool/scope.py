@@ -12,7 +12,7 @@ from msgspec import Struct
 from poolhand.context import running
 from poolhand.errors import Unavailable
 from poolhand.rules.job import Job
-from poolhand.rules.validation import LONGEST_NAME, is_name, is_text, shown
+from poolhand.rules.validation import NAME, is_name, is_text, not_allowed, shown
 
 SESSION, PIPELINE, TENANT, ORG = SCOPES = ("session", "pipeline", "tenant", "org")
 DURABLE = (PIPELINE, TENANT, ORG)
@@ -43,7 +43,7 @@ class Scope(Struct, frozen=True):
         """The tenant of the jobs, where the pool determines it."""
         return self.id if self.kind == TENANT else None
 
-    def kept_as(self, name: str) -> str:
+    def stored_name(self, name: str) -> str:
         """Return the pool's name in its store, qualified: other scopes may use the same name.
 
         In a file of its own the plain name is enough.
@@ -68,7 +68,7 @@ class Scope(Struct, frozen=True):
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             path = str(self._folder)
-            text = f"the folder {path!r} cannot be made: {error}; name another one (dir=)"
+            text = f"the folder {path!r} cannot be created: {error}; name another one (dir=)"
             raise Unavailable(text) from error
 
     @property
@@ -82,8 +82,7 @@ def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:
     ids = [given.pop(name, None) for name in ("scope_id", "pipeline_id")]
     store, folder = given.pop("store", None), given.pop("dir", None)
     if not isinstance(kind, str) or kind not in SCOPES:
-        names = ", ".join(map(repr, SCOPES))
-        return Scope(), [f"scope={shown(kind)} is not allowed; it must be one of {names}"]
+        return Scope(), [not_allowed("scope", kind, f"one of {', '.join(map(repr, SCOPES))}")]
     if kind == SESSION:
         return Scope(), _strays(ids, store, folder)
     chosen = next((one for one in ids if one is not None), None)
@@ -117,17 +116,14 @@ def _faults_of_id(kind: str, chosen: Any, ids: list[Any]) -> list[str]:
             ]
         return [f"scope={kind!r} needs scope_id=: the name of the {kind} whose pool it is"]
     if not is_name(chosen) or (None not in ids and ids[0] != ids[1]):
-        return [
-            f"scope_id={shown(chosen)} is not allowed; give one non-blank text of at most "
-            f"{LONGEST_NAME:,} bytes in UTF-8, without NUL"
-        ]
+        return [not_allowed("scope_id", chosen, NAME.text.replace("a", "one", 1))]
     return []
 
 
 def _faults_of_place(store: Any, folder: Any) -> list[str]:
     faults = [] if store is None or _is_url(store) else [_no_url(store)]
     if folder is not None and not _is_folder(folder):
-        faults.append(f"dir={shown(folder)} is not allowed; give a folder, or leave it out")
+        faults.append(not_allowed("dir", folder, "a folder, or left out"))
     if store is not None and folder is not None:
         faults.append("give store or dir, not both")
     return faults
@@ -155,7 +151,7 @@ def _is_url(store: object) -> bool:
 
 def _no_url(store: object) -> str:
     urls = "sqlite:///file.db or postgresql://user@host/database"
-    return f"store={_shown_url(store)} is not allowed; give a URL such as {urls}"
+    return f"store={_shown_url(store)} is not allowed; it must be a URL such as {urls}"
 
 
 def _shown_url(store: object) -> str:

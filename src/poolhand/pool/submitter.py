@@ -66,7 +66,7 @@ class Submitter:
         """Submit a call and return its ticket; waits only if the backpressure policy blocks."""
         engine = self._engine()
         work = engine.intake.offer(fn, args, kwargs, self._terms, True)
-        if work.place is engine.desk.parked:
+        if work.place is engine.desk.blocked_submitters:
             await has_place(engine, work)
         return work
 
@@ -102,7 +102,7 @@ class Submitter:
         """Submit and wait; return the value, or raise the exception of the job."""
         engine = self._engine()
         work = engine.intake.offer(fn, args, kwargs, self._terms, True)
-        if work.place is engine.desk.parked:
+        if work.place is engine.desk.blocked_submitters:
             await has_place(engine, work)
         return await work
 
@@ -207,7 +207,7 @@ class SubmitterView(Submitter):
 
 async def has_place(engine: Engine, work: Work) -> Work:
     """Wait until the work is admitted and return it; raise if the pool refuses it."""
-    if work.place is not engine.desk.parked:
+    if work.place is not engine.desk.blocked_submitters:
         return work
     policy = engine.config.backpressure
     limit = policy.wait_timeout if isinstance(policy, Bounded) else None
@@ -220,7 +220,7 @@ async def has_place(engine: Engine, work: Work) -> Work:
             async with asyncio.timeout(limit):
                 await future
     except TimeoutError:
-        if work.place is engine.desk.parked:
+        if work.place is engine.desk.blocked_submitters:
             raise engine.intake.full() from None
     except BaseException:
         engine.intake.withdraw(work)

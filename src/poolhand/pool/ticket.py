@@ -13,7 +13,7 @@ from poolhand.misuse import explain_misuse
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
-from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
+from poolhand.rules.validation import SECONDS, Seconds, to_seconds
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Ticket(Generic[T]):
         Every reader gets every event once, in order. To resume, pass the last number as `after`.
         """
         raise UsageError(
-            f"job {self.id} is kept by no store, so nothing that it tells is; submit it to an App, "
+            f"job {self.id} is in memory and its events are not stored; submit it to an App, "
             "or to a pool with a durable scope"
         )
 
@@ -113,7 +113,7 @@ class Ticket(Generic[T]):
                         await self._settled(limited=True)
                     return
             except (TimeoutError, StoreError) as error:
-                raise TimeoutError(f"{text}; its store does not say why") from error
+                raise TimeoutError(f"{text}; its store did not explain why in time") from error
             raise TimeoutError(f"{text}: {why}") from None
 
     @abstractmethod
@@ -131,11 +131,10 @@ class Ticket(Generic[T]):
 
 def checked_timeout(verb: str, timeout: Any) -> float | None:
     """Return a timeout in seconds, or raise if it is invalid."""
-    seconds = to_seconds(timeout)
-    if seconds is None or is_seconds(seconds):
-        found: float | None = seconds
-        return found
-    raise UsageError(f"{verb}(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}")
+    seconds: float | None = to_seconds(timeout)
+    if seconds is not None:
+        SECONDS.require(f"{verb}: timeout", seconds)
+    return seconds
 
 
 @overload

@@ -13,7 +13,7 @@ from operator import attrgetter
 from msgspec import Struct, json
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.plain import PlainView
 
 STREAM = "lifecycle.pool.audit"
 

@@ -85,25 +85,25 @@ JUDGES: dict[Condition, Judge] = {
 class _Incident:
     """Tracks one condition: for how many samples in a row it held, and whether it was reported."""
 
-    __slots__ = ("_judge", "_start", "_streak", "_told")
+    __slots__ = ("_judge", "_reported", "_start", "_streak")
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self._start: Sample | None = None
         self._streak = 0
-        self._told = False
+        self._reported = False
 
     def begins(self, before: Sample, now: Sample) -> bool:
         """Add one sample; return whether the incident begins with it."""
-        if self._start is None or not (self._streak or self._told):
+        if self._start is None or not (self._streak or self._reported):
             self._start = before
         sign = self._judge(self._start, before, now)
         self._streak = self._streak + 1 if sign is Sign.HOLDS else 0
         if sign is Sign.OVER:
-            self._told = False
-        if self._told or self._streak < LASTING:
+            self._reported = False
+        if self._reported or self._streak < LASTING:
             return False
-        self._told = True
+        self._reported = True
         return True
 
 

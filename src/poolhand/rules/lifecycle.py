@@ -1,15 +1,25 @@
-"""Lifecycle: the transitions of a job, as pure functions from a job to a job."""
+"""Lifecycle: a job and an event give the next record of the job; and how long it is stored."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from poolhand.misuse import OptionsStruct
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
 from poolhand.rules.retry import NO_RETRY, Retry, delay
+from poolhand.rules.validation import (
+    AMOUNT,
+    COUNT,
+    OptionTable,
+    Seconds,
+    check_record,
+    convert_seconds,
+    instance_of,
+)
 
 CRASHES_IN_COMPANY = 2
 MOST_CRASHES_UNPROVEN = 10
@@ -178,3 +188,54 @@ def _moment(until: datetime | float, at: datetime) -> datetime:
     if isinstance(until, datetime):
         return max(at, until)
     return at + timedelta(seconds=min(max(0.0, until), LONGEST_WAIT))
+
+
+DAY = 86_400.0
+
+
+class Keep(OptionsStruct, frozen=True, kw_only=True):
+    """How long a store keeps finished work, in seconds, and how many at most (None: any number).
+
+    Results are finished jobs other than dead letters; dead letters have bounds of their own.
+    """
+
+    results: float = 7 * DAY
+    dead: float = 90 * DAY
+    audit: float = 90 * DAY
+    max_results: int | None = None
+    max_dead: int | None = 100_000
+    max_audit: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            results: Seconds = 7 * DAY,
+            dead: Seconds = 90 * DAY,
+            audit: Seconds = 90 * DAY,
+            max_results: int | None = None,
+            max_dead: int | None = 100_000,
+            max_audit: int | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, "results", "dead", "audit")
+
+
+KEEP = Keep()
+
+ALLOWED: OptionTable = {
+    "results": AMOUNT,
+    "dead": AMOUNT,
+    "audit": AMOUNT,
+    "max_results": COUNT.or_none(),
+    "max_dead": COUNT.or_none(),
+    "max_audit": COUNT.or_none(),
+}
+
+
+def check_keep(keep: Keep) -> None:
+    """Raise UsageError listing every fault unless `keep` is a valid Keep."""
+    instance_of(Keep, "Keep(results=…, dead=…)").require("keep", keep)
+    check_record(keep, ALLOWED)

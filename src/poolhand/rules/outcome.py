@@ -22,7 +22,7 @@ from poolhand.errors import (
     UsageError,
 )
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT, Fault, Status
-from poolhand.rules.validation import SECONDS_ALLOWED, is_seconds, to_seconds
+from poolhand.rules.validation import SECONDS, is_seconds, to_seconds
 
 # The error of a job that ended as cancelled although no one cancelled it.
 SELF_CANCELLED = Fault(
@@ -97,14 +97,12 @@ def judge_error(error: BaseException, asked: StopRequest, job_id: str) -> Outcom
             until = to_seconds(until)
             if is_seconds(until) or (isinstance(until, datetime) and until.tzinfo is not None):
                 return Snoozed(until)
-            return _unreadable(
-                error, f"{SECONDS_ALLOWED}, from now, or a datetime with a time zone"
-            )
+            return _unreadable(error, f"{SECONDS.text}, from now, or a datetime with a time zone")
         case RetryLater(retry_after=after):
             after = to_seconds(after)
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)
-            return _unreadable(error, SECONDS_ALLOWED)
+            return _unreadable(error, SECONDS.text)
         case (
             GiveUp()
             | SessionErased()
@@ -144,7 +142,7 @@ def unreadable(job_id: str) -> Failed:
 
 
 def _unreadable(error: Directive, allowed: str) -> Failed:
-    fault = UsageError(f"a job raised {error!r}, which nobody can obey; give it {allowed}")
+    fault = UsageError(f"a job raised {error!r}, with an invalid value; expected {allowed}")
     fault.__cause__ = error
     return Failed(fault, permanent=True)
 
@@ -164,7 +162,7 @@ def _wrapped(error: BaseException, job_id: str) -> JobFailed:
 def _retry_after(error: BaseException) -> float | None:
     """Return the `retry_after` seconds of an error; the errors of many clients have one."""
     try:
-        wish: Any = to_seconds(getattr(error, "retry_after", None))
+        asked: Any = to_seconds(getattr(error, "retry_after", None))
     except Exception:
         return None
-    return float(wish) if is_seconds(wish) else None
+    return float(asked) if is_seconds(asked) else None

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from poolhand.errors import UsageError
 from poolhand.misuse import OptionsStruct
 from poolhand.rules.validation import (
-    COUNT_ALLOWED,
-    SECONDS_ALLOWED,
-    Predicate,
+    COUNT,
+    SECONDS,
+    OptionRule,
+    OptionTable,
     Seconds,
+    check_record,
     convert_seconds,
-    is_count,
     is_number,
-    is_seconds,
-    shown,
 )
 
 
@@ -34,16 +32,17 @@ def _are_errors(value: Any) -> bool:
 
 RAISED_AS = "_poolhand_raised_as"  # on an error: its class names in the process that raised it
 
-CHECKS: dict[str, tuple[Predicate, str]] = {
-    "attempts": (is_count, COUNT_ALLOWED),
-    "first": (is_seconds, SECONDS_ALLOWED),
-    "factor": (
-        lambda value: is_number(value) and value >= 1,
-        "a number of at least 1 and at most 10**18",
+ALLOWED: OptionTable = {
+    "attempts": COUNT,
+    "first": SECONDS,
+    "factor": OptionRule(
+        lambda value: is_number(value) and value >= 1, "a number of at least 1 and at most 10**18"
     ),
-    "cap": (is_seconds, SECONDS_ALLOWED),
-    "jitter": (lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "give_up_on": (_are_errors, "a tuple of exception classes, or of their full names"),
+    "cap": SECONDS,
+    "jitter": OptionRule(
+        lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"
+    ),
+    "give_up_on": OptionRule(_are_errors, "a tuple of exception classes, or of their full names"),
 }
 
 
@@ -90,13 +89,7 @@ class Retry(OptionsStruct, frozen=True):
 
     def __post_init__(self) -> None:
         convert_seconds(self, "first", "cap")
-        faults = [
-            f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
-            for name, (check, allowed) in CHECKS.items()
-            if not check(getattr(self, name))
-        ]
-        if faults:
-            raise UsageError("Retry: " + "; ".join(faults))
+        check_record(self, ALLOWED)
 
 
 def name_of_error(kind: type[BaseException]) -> str:

@@ -17,7 +17,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
-from poolhand.rules.validation import did_you_mean, is_number, is_short, is_text, shown, to_seconds
+from poolhand.rules.validation import (
+    did_you_mean,
+    is_number,
+    is_short,
+    is_text,
+    not_allowed,
+    raise_faults,
+    shown,
+    to_seconds,
+)
 
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 LATE = timedelta(seconds=60)  # "skip" does not run a time that is older than this
@@ -199,12 +208,11 @@ def cron(expression: Any, zone: Any) -> Cron:
     """Return a validated cron schedule."""
     fields, faults = _fields(expression)
     if not isinstance(zone, str) or not _is_zone(zone):
-        faults.append(f"tz={shown(zone)} is not allowed; it must be {ZONE_ALLOWED}")
-    if faults:
-        raise UsageError("cron: " + "; ".join(faults))
+        faults.append(not_allowed("tz", zone, ZONE_ALLOWED))
+    raise_faults("cron", faults)
     when = Cron(" ".join(fields), zone)
     if after(when, EPOCH + timedelta(days=365 * 50)) is None:
-        raise UsageError(f"cron: {shown(expression)} never comes; there is no such day")
+        raise UsageError(f"cron: {shown(expression)} never occurs; there is no such day")
     return when
 
 
@@ -219,10 +227,11 @@ def every(seconds: Any) -> Every:
 def policy(missed: object) -> Missed:
     """Return a validated policy."""
     if not isinstance(missed, str) or missed not in list(Missed):
-        raise UsageError(
-            f"missed={shown(missed)} is not allowed; it must be 'once' (the newest missed moment "
-            "runs), 'skip' (it runs if it is not more than 60 s old) or 'all' (each runs)"
+        allowed = (
+            "'once' (the newest missed moment runs), 'skip' (it runs if it is not more than 60 s "
+            "old) or 'all' (each runs)"
         )
+        raise UsageError(not_allowed("missed", missed, allowed))
     return Missed(missed)
 
 
@@ -230,12 +239,10 @@ def arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, 
     """Return the validated arguments of a scheduled task; the task checks whether they fit it."""
     faults = []
     if not isinstance(args, tuple | list):
-        faults.append(f"args={shown(args)} is not allowed; it must be a tuple, such as ('acme',)")
+        faults.append(not_allowed("args", args, "a tuple, such as ('acme',)"))
     named = {} if kwargs is None else kwargs
     if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
-        faults.append(
-            f"kwargs={shown(kwargs)} is not allowed; it must be a dict with names as keys"
-        )
+        faults.append(not_allowed("kwargs", kwargs, "a dict with names as keys"))
     if faults:
         raise UsageError("; ".join(faults))
     return tuple(cast("Sequence[Any]", args)), dict(cast("Mapping[str, Any]", named))
@@ -271,7 +278,9 @@ def _fields(expression: Any) -> tuple[list[str], list[str]]:
         return [], [f"{shown(expression)} is not allowed; it must be {CRON_ALLOWED}"]
     name = expression.strip().lower()
     if name.startswith("@") and name not in NAMED:
-        return [], [f"{shown(expression)} is no name of a schedule; {did_you_mean(name, NAMED)}"]
+        return [], [
+            f"{shown(expression)} is not the name of a schedule; {did_you_mean(name, NAMED)}"
+        ]
     fields = NAMED.get(name, expression).split()
     if len(fields) not in (5, 6):
         count = f"{len(fields)} field" + ("" if len(fields) == 1 else "s")
@@ -283,7 +292,7 @@ def _fields(expression: Any) -> tuple[list[str], list[str]]:
         if (fault := _fault(name, text, place, len(fields)))
     ]
     if not faults and not _is_cron(" ".join(fields)):
-        faults = [f"{shown(expression)} never comes; there is no such day"]
+        faults = [f"{shown(expression)} never occurs; there is no such day"]
     return fields, faults
 
 

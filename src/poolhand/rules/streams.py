@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.plain import PlainView
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
@@ -17,7 +17,7 @@ OF_SESSIONS = (SESSIONS, EXECUTIONS, ROLLBACKS)
 ERASED = "erased/"
 ERASED_FOR = 30 * 86_400.0  # seconds: longer than any turn runs
 LONGEST_PART = 300
-TOLD_TOPIC = "told"  # the signal that events of some job were appended
+EVENTS_TOPIC = "told"  # the signal that events of some job were appended
 
 
 class StreamKind(StrEnum):

@@ -1,13 +1,18 @@
-"""Validation: checks of single option values, and the texts of errors about them."""
+"""Validation: which values an option may have, and the texts of errors about others.
+
+A set of options is one table, from their names to what is allowed; all faults are reported at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
+
+from poolhand.errors import UsageError
 
 Predicate = Callable[[Any], bool]
 Seconds = float | timedelta
@@ -16,11 +21,6 @@ Seconds = float | timedelta
 LARGEST = 1e18
 LONGEST_NAME = 1_000  # bytes: enough for any id or path; two of them fit into any index
 LONGEST_SHOWN = 200
-COUNT_ALLOWED = "an int of at least 1 and at most 10**18"
-WHOLE_ALLOWED = "an int of 0 or more and at most 10**18"
-SECONDS_ALLOWED = "seconds, 0 or more and at most 10**18"
-AMOUNT_ALLOWED = "seconds above 0 and at most 10**18"
-NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, without NUL"
 
 # Option names of other task queues that are spelled too differently for `nearest` to find.
 SYNONYMS = {
@@ -80,11 +80,7 @@ def no_option(name: object, known: Iterable[str], of: str = "") -> str:
     names = list(known)
     near = next((one for one in SYNONYMS.get(str(name), ()) if one in names), None)
     hint = did_you_mean(name if near is None else near, names) if names else "there are none"
-    return f"{shown(name)} is no option{of}; {hint}"
-
-
-def optional(check: Predicate) -> Predicate:
-    return lambda value: value is None or check(value)
+    return f"{shown(name)} is not an option{of}; {hint}"
 
 
 def is_text(value: object) -> bool:
@@ -132,6 +128,77 @@ def is_number(value: Any) -> bool:
     return number and -LARGEST <= value <= LARGEST
 
 
+def is_seconds(value: Any) -> bool:
+    return is_number(value) and value >= 0
+
+
+def is_amount(value: Any) -> bool:
+    return is_seconds(value) and value > 0
+
+
+class OptionRule(NamedTuple):
+    """What an option may be: a predicate, and a text that goes on after "it must be"."""
+
+    fits: Predicate
+    text: str
+
+    def faults(self, name: str, value: object) -> list[str]:
+        """Return the error about a value, in a list; an empty list if the value is allowed."""
+        return [] if self.fits(value) else [not_allowed(name, value, self.text)]
+
+    def require(self, name: str, value: object) -> None:
+        """Raise UsageError unless the value is allowed."""
+        if not self.fits(value):
+            raise UsageError(not_allowed(name, value, self.text))
+
+    def or_none(self) -> OptionRule:
+        return OptionRule(lambda value: value is None or self.fits(value), f"{self.text}, or None")
+
+
+OptionTable = Mapping[str, OptionRule]
+
+COUNT = OptionRule(is_count, "an int of at least 1 and at most 10**18")
+WHOLE = OptionRule(is_whole, "an int of 0 or more and at most 10**18")
+SECONDS = OptionRule(is_seconds, "seconds, 0 or more and at most 10**18")
+AMOUNT = OptionRule(is_amount, "seconds above 0 and at most 10**18")
+NAME = OptionRule(
+    is_name, f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, without NUL"
+)
+FLAG = OptionRule(lambda value: isinstance(value, bool), "True or False")
+
+
+def instance_of(kind: type, text: str) -> OptionRule:
+    return OptionRule(lambda value: isinstance(value, kind), text)
+
+
+def one_of(*values: object) -> OptionRule:
+    """Allow these values; the text lists them."""
+    *rest, last = map(repr, values)
+    text = f"{', '.join(rest)} or {last}" if rest else last
+    return OptionRule(lambda value: value in values, text)
+
+
+def not_allowed(name: str, value: object, allowed: str) -> str:
+    return f"{name}={shown(value)} is not allowed; it must be {allowed}"
+
+
+def table_faults(table: OptionTable, values: Mapping[str, object]) -> list[str]:
+    """Return the errors about values; their names are all in the table."""
+    return [fault for name, value in values.items() for fault in table[name].faults(name, value)]
+
+
+def raise_faults(where: str, faults: Iterable[str]) -> None:
+    """Raise UsageError with all faults, if there are any."""
+    if text := "; ".join(faults):
+        raise UsageError(f"{where}: {text}")
+
+
+def check_record(record: Struct, table: OptionTable) -> None:
+    """Raise UsageError listing every field of a record that its table does not allow."""
+    values = {name: getattr(record, name) for name in table}
+    raise_faults(type(record).__name__, table_faults(table, values))
+
+
 def to_seconds(value: Any) -> Any:
     """Return a timedelta in seconds, and any other value unchanged, to be validated later.
 
@@ -146,11 +213,3 @@ def convert_seconds(record: Struct, *fields: str) -> None:
         value = getattr(record, field)
         if isinstance(value, timedelta):
             force_setattr(record, field, to_seconds(value))
-
-
-def is_seconds(value: Any) -> bool:
-    return is_number(value) and value >= 0
-
-
-def is_amount(value: Any) -> bool:
-    return is_seconds(value) and value > 0

@@ -44,7 +44,7 @@ def _store_of(url: str, runtime: Runtime) -> Store:
         raise UsageError(f"store={given} is not allowed; give {KINDS}")
     match scheme.lower():
         case "memory":
-            from poolhand.stores.sqlite.memory import MemoryStore
+            from poolhand.stores.sqlite.store import MemoryStore
 
             return MemoryStore(runtime)
         case "sqlite":
@@ -96,7 +96,7 @@ def _permissions(query: str | None) -> int:
     found = _PERMISSIONS.get(query.removeprefix("permissions="))
     if found is None or not query.startswith("permissions="):
         raise UsageError(
-            f"store: what stands behind the ? of sqlite:///file.db ({shown(query)}) is not allowed;"
+            f"store: the text after the ? of sqlite:///file.db ({shown(query)}) is not allowed;"
             f"{_hint(query)} leave it out, or write permissions=660 to let a group use the files"
             " (permissions=600, one user, is the default)"
         )

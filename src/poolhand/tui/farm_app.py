@@ -15,17 +15,12 @@ from textual.widgets import DataTable, Input
 from poolhand.errors import PoolhandError
 from poolhand.farm.records import FarmRecord, Snapshot
 from poolhand.operate.actions import Operator
-from poolhand.rules.values.escape import safe
+from poolhand.rules.plain import safe
 from poolhand.runtime import Runtime
-from poolhand.tui.actions import KeyActions
-from poolhand.tui.board import Board
-from poolhand.tui.filter import JobFilter
-from poolhand.tui.grid import Grid
-from poolhand.tui.head import ViewTabs
-from poolhand.tui.job_screen import JobScreen
-from poolhand.tui.job_text import snapshot_lines
-from poolhand.tui.model import JOBS, POOLS, WORKERS, ViewModel
-from poolhand.tui.pages import HELP, Question, StatusLine, TextPage
+from poolhand.tui.board import Board, ViewTabs
+from poolhand.tui.job_screen import JobScreen, snapshot_lines
+from poolhand.tui.model import JOBS, POOLS, WORKERS, JobFilter, KeyActions, ViewModel
+from poolhand.tui.widgets import HELP, Grid, Question, StatusLine, TextPage
 
 OF_THE_BOARD = {"view", "tab", "search", "state", "only_pool"}
 
@@ -81,8 +76,8 @@ class FarmApp(App[None]):
         self.every = every
         self.has_terminal = has_terminal
         self.quits = 0
-        self.sight = ViewModel(operator, farm_id, runtime or Runtime())
-        self.acts = KeyActions(operator, by, (runtime or Runtime()).monotonic)
+        self.model = ViewModel(operator, farm_id, runtime or Runtime())
+        self.key_actions = KeyActions(operator, by, (runtime or Runtime()).monotonic)
         self.board = Board()
         self.due = asyncio.Event()
         self.task_factory = asyncio.get_running_loop().get_task_factory()
@@ -102,7 +97,7 @@ class FarmApp(App[None]):
     def _tick(self) -> None:
         """Update the times; exit if the terminal is gone."""
         if self.has_terminal():
-            self.board.show_head(self.sight)
+            self.board.show_head(self.model)
         else:
             self.exit()
 
@@ -111,11 +106,11 @@ class FarmApp(App[None]):
         while True:
             self.due.clear()
             covered = len(self.screen_stack) > 1
-            if await self.sight.look(None if covered else self.board.view) and not covered:
-                self.board.show(self.sight, self.now())
-            if self.sight.ended(asked_to=self.quits > 0):
+            if await self.model.look(None if covered else self.board.view) and not covered:
+                self.board.show(self.model, self.now())
+            if self.model.ended(asked_to=self.quits > 0):
                 self.exit()
-            self.board.show_head(self.sight)
+            self.board.show_head(self.model)
             try:
                 async with asyncio.timeout(self.every):
                     await self.due.wait()
@@ -138,10 +133,10 @@ class FarmApp(App[None]):
         if self.on_quit is None or self.quits > 2:
             self.exit()
         elif self.quits == 1:
-            self.say("the farm stops when what runs has ended; q again stops it at once")
+            self.say("the farm stops when its running jobs have ended; q again stops it at once")
             self.on_quit(False)
         else:
-            self.say("the farm stops at once; q again ends this view alone")
+            self.say("the farm stops at once; q again only closes this view")
             self.on_quit(True)
 
     def action_view(self) -> None:
@@ -167,7 +162,7 @@ class FarmApp(App[None]):
 
     def action_state(self) -> None:
         self._go_to(JOBS)
-        self._choose(self.sight.choice.next_state())
+        self._choose(self.model.choice.next_state())
 
     def action_only_pool(self) -> None:
         self._go_to(JOBS)
@@ -175,33 +170,33 @@ class FarmApp(App[None]):
 
     async def _next_pool(self) -> str:
         pools = [pool.name for pool in await self.operator.pools()]
-        self._choose(self.sight.choice.next_pool(pools))
-        return f"jobs: {self.sight.choice.words}"
+        self._choose(self.model.choice.next_pool(pools))
+        return f"jobs: {self.model.choice.words}"
 
     def action_retry(self) -> None:
-        self._do_to("job", self._job(), self.acts.retry)
+        self._do_to("job", self._job(), self.key_actions.retry)
 
     def action_cancel(self) -> None:
-        self._do_to("job", self._job(), self.acts.cancel)
+        self._do_to("job", self._job(), self.key_actions.cancel)
 
     def action_pause(self) -> None:
-        self._do_to("pool", self._pool(), self.acts.switch_pool)
+        self._do_to("pool", self._pool(), self.key_actions.switch_pool)
 
     def action_bounds(self, minimum: int, maximum: int) -> None:
         """Change the bounds of the selected farm."""
         if farm := self._farm():
-            self._do(self.acts.move_bounds(farm, minimum, maximum))
+            self._do(self.key_actions.move_bounds(farm, minimum, maximum))
 
     def action_snapshot(self) -> None:
         """Show a snapshot of the selected worker or farm."""
-        if self.board.view == WORKERS and (chosen := self.board.crew.chosen):
+        if self.board.view == WORKERS and (chosen := self.board.worker_table.chosen):
             self._do(self._show_snapshot(chosen))
         elif farm := self._farm():
             self._do(self._show_snapshot(farm.id))
 
     async def _show_snapshot(self, id: str) -> str:
-        self.say(f"{id} is asked what it does")
-        found = await self.acts.snapshot(id)
+        self.say(f"{id} is asked for a snapshot")
+        found = await self.key_actions.snapshot(id)
         if not isinstance(found, Snapshot):
             return found
         self.push_screen(TextPage("Snapshot", snapshot_lines(found)))
@@ -216,9 +211,9 @@ class FarmApp(App[None]):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._do(self.acts.drain(id))
+                self._do(self.key_actions.drain(id))
 
-        question = f"Drain farm {safe(id)}: let it end what runs, then itself?"
+        question = f"Drain farm {safe(id)}: stop it after its running jobs?"
         self.push_screen(Question(question), answered)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
@@ -240,7 +235,7 @@ class FarmApp(App[None]):
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Load more jobs when the cursor reaches the last one."""
         grid = self.board.jobs
-        if event.data_table is grid and grid.at_end and self.sight.want_more():
+        if event.data_table is grid and grid.at_end and self.model.want_more():
             self.due.set()
 
     def on_key(self, event: Key) -> None:
@@ -250,7 +245,7 @@ class FarmApp(App[None]):
             search.insert_text_at_cursor(event.character)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.sight.search(event.value)
+        self.model.search(event.value)
         self.due.set()
 
     def on_input_submitted(self) -> None:
@@ -258,7 +253,7 @@ class FarmApp(App[None]):
 
     def _farm(self) -> FarmRecord | None:
         """Return the selected farm; show a message if there is none."""
-        farm = self.sight.farm_of(self.board.crew.chosen)
+        farm = self.model.farm_of(self.board.worker_table.chosen)
         if farm is None:
             self.say("select a farm first, in the view Farm")
         return farm
@@ -273,18 +268,18 @@ class FarmApp(App[None]):
             return None if self.screen.job is None else self.screen.job.pool
         if self.board.view == POOLS:
             return self.board.pools.chosen
-        return self.sight.pool_of(self._job())
+        return self.model.pool_of(self._job())
 
     def _open(self, job: str) -> None:
         if job:
-            self.push_screen(JobScreen(self.operator, job, self.sight.where, self.now, self.every))
+            self.push_screen(JobScreen(self.operator, job, self.model.where, self.now, self.every))
 
     def _go_to(self, view: str) -> None:
         self.board.go_to(view)
         self.due.set()
 
     def _choose(self, choice: JobFilter) -> None:
-        self.sight.choose(choice)
+        self.model.choose(choice)
         self.due.set()
 
     def _do_to(

@@ -1,23 +1,88 @@
-"""The model of the live view: the state of a store at the last poll, as far as it is shown."""
+"""The model of the live view: the store at the last poll, the job filter, the actions of keys."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Filter
 from poolhand.errors import PoolhandError
-from poolhand.farm.records import KEEP, FarmRecord, FarmState
+from poolhand.farm.records import KEEP, ControlAnswer, FarmRecord, FarmState, Snapshot
+from poolhand.operate import summary
 from poolhand.operate.actions import Operator
 from poolhand.operate.farms import LoneWorker
+from poolhand.operate.format import lasting
+from poolhand.operate.summary import Counts, Part, Throughput
+from poolhand.operate.tables import RunningRow, running_in
 from poolhand.operate.views import JobView, PoolView
-from poolhand.rules.values.escape import safe
+from poolhand.rules.job import TERMINAL, WAITING, Status
+from poolhand.rules.plain import safe
 from poolhand.runtime import Runtime
-from poolhand.tui import summary
-from poolhand.tui.filter import JobFilter, jobs_of
-from poolhand.tui.format import lasting
-from poolhand.tui.rows import RunningRow, running_in
-from poolhand.tui.summary import Counts, Part
-from poolhand.tui.throughput import Throughput
+
+T = TypeVar("T")
+
+SEARCHED = 1_000  # newest jobs that a search covers
+
+STATES = {
+    "all": Filter(),
+    "waiting": Filter(statuses=tuple(sorted(WAITING))),
+    "running": Filter(statuses=(Status.RUNNING,)),
+    "ended": Filter(statuses=tuple(sorted(TERMINAL))),
+    "failed": Filter(statuses=(Status.FAILED,)),
+    "dead": Filter(dead=True),
+}
+
+
+class JobFilter(Struct, frozen=True):
+    """A filter: a name of STATES, a pool, a part of an id or of a task name."""
+
+    state: str = "all"
+    pool: str | None = None
+    search: str = ""
+
+    @property
+    def words(self) -> str:
+        """The filter as text."""
+        pool = "all pools" if self.pool is None else f"pool {safe(self.pool)}"
+        search = f" · search {safe(self.search)!r}" if self.search else ""
+        return f"{self.state} · {pool}{search}"
+
+    def next_state(self) -> JobFilter:
+        """Return the filter for the next state; after the last one, for all."""
+        return replace(self, state=_next(list(STATES), self.state))
+
+    def next_pool(self, pools: Sequence[str]) -> JobFilter:
+        """Return the filter for the next pool; after the last one, for all."""
+        return replace(self, pool=_next([None, *pools], self.pool))
+
+
+async def jobs_of(operator: Operator, choice: JobFilter, limit: int) -> list[JobView]:
+    """Return the jobs that match a filter, newest first.
+
+    A search covers the newest jobs. If none of them matches, it looks up all jobs by id prefix, and
+    then by the full task name.
+    """
+    which = replace(STATES[choice.state], pool=choice.pool)
+    if not choice.search:
+        return list(await operator.jobs(which, None, limit))
+    text = choice.search.lower()
+    newest = await operator.jobs(which, None, SEARCHED)
+    found = [job for job in newest if text in job.id.lower() or text in job.name.lower()]
+    if found:
+        return found[:limit]
+    alike = await operator.jobs(Filter(id_prefix=choice.search), None, limit)
+    if alike.jobs:
+        return list(alike)
+    return list(await operator.jobs(replace(which, name=choice.search), None, limit))
+
+
+def _next(things: Sequence[T], now: T) -> T:
+    place = things.index(now) if now in things else -1
+    return things[(place + 1) % len(things)]
+
 
 PAGE = 100  # jobs loaded at first, and again each time the cursor reaches the last one
 MOST_JOBS = 1_000
@@ -131,7 +196,7 @@ class ViewModel:
         if self._asked_at is not None:
             late = self._runtime.monotonic() - self._asked_at
         if self._away is not None:
-            return [(f"STORE AWAY, asked again: {safe(self._away)}", "bold red")]
+            return [(f"STORE DOWN, retrying: {safe(self._away)}", "bold red")]
         if late > SLOW:
             return [(f"STORE SLOW: no answer for {lasting(late)}", "bold red")]
         if not self.farms and self._looked and (self._farm_id is None or self._last is not None):
@@ -142,10 +207,9 @@ class ViewModel:
         """Return a hint for the status line, shown while it has no message."""
         return summary.limits(self.farms, self.pools)
 
-    @property
-    def troubles(self) -> int:
-        """How many troubles the farms report."""
-        return sum(len(farm.troubles) for farm in self.farms)
+    def troubles(self) -> list[Part]:
+        """Return how many troubles the farms report, and how long ago the last one was."""
+        return summary.troubles(self.farms, self._runtime.wall())
 
     def farm_of(self, chosen: str | None) -> FarmRecord | None:
         """Return the farm with this id or with a worker of this id; else the only farm."""
@@ -162,3 +226,91 @@ class ViewModel:
     def where(self, job: str) -> RunningRow | None:
         """Return the worker of a running job, if a farm's record lists it."""
         return running_in(self.farms).get(job)
+
+
+MOST_PAGES = 10
+ANSWERED_WITHIN = 12.0  # seconds a farm may take to answer a control request
+WRITTEN_WITHIN = 2.0  # seconds it may then take to write its record
+
+
+class KeyActions:
+    """Runs actions through the operator, with `by` as the actor."""
+
+    def __init__(self, operator: Operator, by: str, clock: Callable[[], float]) -> None:
+        self._operator = operator
+        self._by = by
+        self._clock = clock
+        self._requested: dict[str, tuple[tuple[int, int], float]] = {}
+
+    async def retry(self, job: str) -> str:
+        """Retry a dead job."""
+        (answer,) = await self._operator.retry([job], self._by)
+        return f"{job}: {answer.text}"
+
+    async def cancel(self, job: str) -> str:
+        """Cancel a waiting job, or request a running one to stop."""
+        (answer,) = await self._operator.cancel([job], self._by)
+        return f"{job}: {answer.text}"
+
+    async def switch_pool(self, name: str) -> str:
+        """Pause a pool, or resume a paused one."""
+        paused = {pool.name: pool.paused for pool in await self._operator.pools()}
+        if name not in paused:
+            return f"there is no pool {name!r}"
+        if paused[name]:
+            await self._operator.resume(name, self._by)
+            return f"pool {name!r}: jobs start again"
+        await self._operator.pause(name, self._by)
+        return f"pool {name!r} is paused: running jobs continue, no job starts"
+
+    async def move_bounds(self, farm: FarmRecord, minimum: int, maximum: int) -> str:
+        """Change the minimum and maximum number of workers of a farm by these amounts."""
+        least, most = self._bounds(farm)
+        wanted = (least + minimum, most + maximum)
+        self._request(farm.id, wanted, ANSWERED_WITHIN)
+        try:
+            changed = (wanted[0] if minimum else None, wanted[1] if maximum else None)
+            answer = await self._operator.set_bounds(farm.id, *changed, self._by)
+        except BaseException:
+            self._requested.pop(farm.id, None)
+            raise
+        if answer is None or not answer.done:
+            self._requested.pop(farm.id, None)
+        else:
+            self._request(farm.id, self._requested.get(farm.id, (wanted, 0.0))[0], WRITTEN_WITHIN)
+        return _said(farm.id, answer)
+
+    def _bounds(self, farm: FarmRecord) -> tuple[int, int]:
+        """Return the bounds last requested, or else recorded: keys are faster than records."""
+        requested, until = self._requested.get(farm.id, ((0, 0), 0.0))
+        return requested if self._clock() < until else (farm.minimum, farm.maximum)
+
+    def _request(self, farm: str, bounds: tuple[int, int], seconds: float) -> None:
+        self._requested[farm] = (bounds, self._clock() + seconds)
+
+    async def drain(self, farm: str) -> str:
+        """Stop a farm after its running jobs have finished."""
+        return _said(farm, await self._operator.drain_farm(farm, self._by))
+
+    async def snapshot(self, id: str) -> Snapshot | str:
+        """Return the running and recently finished jobs of a farm or worker, or why not."""
+        whole: Snapshot | None = None
+        after: int | None = 0
+        for _ in range(MOST_PAGES):
+            answer = await self._operator.snapshot(id, after or 0, PAGE)
+            if answer is None or answer.snapshot is None:
+                return _said(id, answer)
+            page = answer.snapshot
+            seen = () if whole is None else whole.finished
+            whole = replace(page, finished=(*seen, *page.finished))
+            after = page.after
+            if after is None:
+                break
+        assert whole is not None
+        return whole
+
+
+def _said(id: str, answer: ControlAnswer | None) -> str:
+    if answer is None:
+        return f"{id} no longer exists"
+    return f"{id}: {answer.text}"

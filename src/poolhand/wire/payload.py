@@ -9,14 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
-from poolhand.rules.validation import AMOUNT_ALLOWED, Seconds, is_amount, shown, to_seconds
-from poolhand.wire.codec import JSON, MSGPACK, Codec, Reader
-from poolhand.wire.compression import compress, expand
-from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
+from poolhand.rules.validation import AMOUNT, Seconds, not_allowed, to_seconds
+from poolhand.wire.codec import JSON, MSGPACK, PICKLE, AllowPickle, Codec, Reader, locate
+from poolhand.wire.envelope import (
+    MOST_AROUND,
+    SIGNATURE_BYTES,
+    Envelope,
+    KeyRing,
+    compress,
+    expand,
+    pack,
+    unpack,
+)
 from poolhand.wire.limits import LIMITS, Limits
-from poolhand.wire.locate import locate
-from poolhand.wire.pickling import PICKLE, AllowPickle
-from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK, PICKLE)}
 LONGEST_REASON = 500
@@ -99,8 +104,7 @@ def _read(body: bytes, codec: Codec, reader: Reader, type: Any, limits: Limits, 
 def _chosen(name: Any, ring: KeyRing | None, pickle: AllowPickle | None) -> Codec:
     codec = CODECS.get(name) if isinstance(name, str) else None
     if codec is None:
-        names = ", ".join(map(repr, CODECS))
-        raise UsageError(f"codec={shown(name)} is not allowed; it must be one of {names}")
+        raise UsageError(not_allowed("codec", name, f"one of {', '.join(map(repr, CODECS))}"))
     if codec is PICKLE and (ring is None or not isinstance(pickle, AllowPickle)):
         raise UsageError("codec='pickle' needs pickle=AllowPickle() and a key ring to sign with")
     return codec
@@ -109,8 +113,7 @@ def _chosen(name: Any, ring: KeyRing | None, pickle: AllowPickle | None) -> Code
 def _expiry(seconds: float | None, at: datetime | None, ring: KeyRing | None) -> int | None:
     if seconds is None:
         return None
-    if not is_amount(seconds):
-        raise UsageError(f"expires_in={shown(seconds)} is not allowed; give {AMOUNT_ALLOWED}")
+    AMOUNT.require("expires_in", seconds)
     if ring is None or at is None:
         raise UsageError(f"expires_in={seconds!r} needs a key ring, and at= with the time now")
     try:
@@ -121,7 +124,7 @@ def _expiry(seconds: float | None, at: datetime | None, ring: KeyRing | None) ->
 
 def _milliseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise UsageError(f"at={shown(moment)} is not allowed; give a datetime with a time zone")
+        raise UsageError(not_allowed("at", moment, "a datetime with a time zone"))
     return int(moment.timestamp() * 1000)
 
 
@@ -130,7 +133,7 @@ def _written(value: Any, codec: Codec, limits: Limits, what: str) -> bytes:
         body = codec.write(value)
     except RecursionError:
         raise TooLarge(
-            f"{what} holds itself or nests too deep; the limit is {limits.depth} levels",
+            f"{what} contains itself or nests too deep; the limit is {limits.depth} levels",
             limit=limits.depth,
         ) from None
     except Exception as error:
@@ -167,7 +170,7 @@ def _measure(body: bytes, codec: Codec, limits: Limits, what: str) -> None:
 def _too_large(what: str, size: int, limits: Limits) -> TooLarge:
     return TooLarge(
         f"{what} is {size} bytes large; the limit is {limits.payload}: "
-        "keep the data elsewhere and pass where it is, or raise Limits(payload=…)",
+        "store the data elsewhere and pass a reference, or raise Limits(payload=…)",
         size=size,
         limit=limits.payload,
     )
@@ -203,10 +206,14 @@ def _refuse_expired(envelope: Envelope, at: datetime | None, what: str) -> None:
     if envelope.expires_ms is None:
         return
     if at is None:
-        raise BadSignature(f"{what} has a signature that expires, and at= does not say when now is")
+        raise BadSignature(
+            f"{what} has a signature that expires, and at=, the current time, is missing"
+        )
     late = _milliseconds(at) - envelope.expires_ms
     if late >= 0:
-        raise BadSignature(f"{what} has a signature that expired {late / 1000} s ago; send it anew")
+        raise BadSignature(
+            f"{what} has a signature that expired {late / 1000} s ago; send it again"
+        )
 
 
 def _named(envelope: Envelope, pickle: AllowPickle | None, what: str) -> Codec:

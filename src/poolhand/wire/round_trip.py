@@ -20,9 +20,8 @@ from msgspec.inspect import (
     UnionType,
 )
 
-from poolhand.rules.values.json_values import DEEPEST, Changed, Keeps, find_change, short
-from poolhand.wire.annotation import nodes
-from poolhand.wire.union import TYPE, VALUE
+from poolhand.rules.json_values import DEEPEST, Changed, Keeps, find_change, short
+from poolhand.wire.annotation import TYPE, VALUE, nodes
 
 _OBJECTS = DataclassType | StructType | NamedTupleType
 _ARRAYS = (list, tuple, set, frozenset)

@@ -116,7 +116,7 @@ def _dump(value: Any, mode: str) -> Any:
             "keys, or a list of pairs"
         )
     if hasattr(kind, "get_secret_value"):
-        raise TypeError(f"{name} is masked when it is written; pass where the secret is kept")
+        raise TypeError(f"{name} is masked when it is written; pass a reference to the secret")
     if hasattr(kind, "__get_pydantic_core_schema__") and "pydantic" in sys.modules:
         return adapter_of(kind).dump_python(value, mode="json")
     raise TypeError(f"{name} cannot be written here; give {ALLOWED}, as keys text or numbers")

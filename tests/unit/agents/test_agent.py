@@ -7,26 +7,24 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    JobCancelled,
-    JobFailed,
-    Retry,
-    SchemaTooNew,
-    Session,
-    SessionBusy,
-    SessionForbidden,
-    Status,
-    TooLarge,
-    UsageError,
-    wait,
-)
-from poolhand.agents.session_record import SessionRecord, write
+from poolhand import Retry, Session, UsageError, wait
+from poolhand.agents.session import SessionRecord, write
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.connection.connection import store_proxy
+from poolhand.errors import (
+    JobCancelled,
+    JobFailed,
+    SchemaTooNew,
+    SessionBusy,
+    SessionForbidden,
+    TooLarge,
+)
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.streams import session_of
+from poolhand.settings import Wire
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from poolhand.wire.limits import Limits
 from tests.unit.durable.support import seeded
 
@@ -259,11 +257,11 @@ async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_no
         runs.append(session.user)
 
     async with app:
-        station, key = await app.station(), session_of(None, "s")
+        connection, key = await app.core.connection(), session_of(None, "s")
         first = await assistant.session("s", user="bob").submit()
         record = SessionRecord("s", None, "ann", 1, "another", {"secret": "ann's"}, True, 1)
         put = Put(key, write(record))
-        await station.keeper.ask(lambda: station.store.put([put]))
+        await connection.thread.ask(lambda: connection.store.put([put]))
         async with app.worker():
             job = await wait(first)
     assert (job.status, job.attempts, runs) == (Status.FAILED, 1, [])
@@ -291,7 +289,7 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
 
 async def test_how_much_state_a_session_may_have_is_set_by_the_app(url: str) -> None:
     for most, kept in ((1_000, False), (3_000_000, True)):
-        app = App(url, limits=Limits(state=most))
+        app = App(url, wire=Wire(limits=Limits(state=most)))
 
         @app.agent(name="assistant", retry=None)
         async def assistant(session: Session) -> None:
@@ -304,7 +302,9 @@ async def test_how_much_state_a_session_may_have_is_set_by_the_app(url: str) -> 
         if not kept:
             assert job.error is not None
             assert "at most 1,000 are kept" in job.error.message
-            assert "or raise the limit: App(…, limits=Limits(state=…))" in job.error.message
+            assert (
+                "or raise the limit: App(…, wire=Wire(limits=Limits(state=…)))" in job.error.message
+            )
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 2])
@@ -320,7 +320,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
         seen.append(session.revision)
 
     async with app:
-        store = StoreProxy(app)
+        store = store_proxy(app.core)
         wrote = await store.put([Put("first", b"")])
         assert wrote is not None
         (one,) = wrote  # 1 in a new store, more where others have deleted theirs
@@ -344,7 +344,7 @@ async def test_only_so_many_revisions_are_kept(url: str) -> None:
 
     async with app, app.worker():
         talk = assistant.session("s")
-        wrote = await StoreProxy(app).put([Put("first", b"")])
+        wrote = await store_proxy(app.core).put([Put("first", b"")])
         assert wrote is not None
         before = wrote[0] - 1  # 0 in a new store, more where others have deleted theirs
         for ticket in [await talk.submit() for _ in range(65)]:
@@ -386,7 +386,7 @@ async def test_wrong_agents_and_options_are_refused() -> None:
         ({"schema": 0}, "schema=0 is not allowed"),
         ({"ttl": -1}, "ttl=-1 is not allowed"),
         ({"on_busy": "panic"}, "on_busy='panic' is not allowed"),
-        ({"colour": 1}, "'colour' is no option"),
+        ({"colour": 1}, "'colour' is not an option"),
     ):
         with pytest.raises(UsageError, match=said):
             app.agent(name="fine", **options)(fine)
@@ -526,7 +526,9 @@ async def test_an_agent_that_is_called_wants_a_session(session: Any) -> None:
 
 def test_the_name_of_a_session_is_a_text() -> None:
     number: Any = 5
-    with pytest.raises(UsageError, match=r"Session\(5\) is not allowed; give its name, a text"):
+    with pytest.raises(
+        UsageError, match=r"Session: id=5 is not allowed; it must be its name, a text"
+    ):
         Session(number)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import Job, Session, SessionBusy, Status, wait
+from poolhand import Session, wait
 from poolhand.app import App
+from poolhand.errors import SessionBusy
 from poolhand.pool.ticket import Ticket
+from poolhand.views import Job, Status
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.agents.session_record import SessionRecord, read, write
+from poolhand.agents.session import SessionRecord, read, write
 from poolhand.errors import UsageError
 
 
@@ -42,8 +42,8 @@ def test_plain_data_comes_back_as_it_was() -> None:
         ({"messages": [Message("hi")]}, "store dataclasses.asdict(state['messages'][0])"),
         ({"a": {1: 2}}, "has an int as a key of state['a'], and JSON has only text as keys"),
         ({"a": object()}, "which cannot be stored as JSON; store the data it is made from"),
-        ({"a": [nan]}, "holds nan at state['a'][0], which is no number in JSON"),
-        ({"a": {"b": inf}}, "holds inf at state['a']['b'], which is no number in JSON"),
+        ({"a": [nan]}, "holds nan at state['a'][0], which is not a number in JSON"),
+        ({"a": {"b": inf}}, "holds inf at state['a']['b'], which is not a number in JSON"),
     ],
     ids=lambda value: str(value).partition(" at 0x")[0][:40],
 )

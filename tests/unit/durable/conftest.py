@@ -8,14 +8,18 @@ import pytest
 
 from tests.conditions import use_url
 
+# The contract holds what differs between a file, memory and a file that was used.
+MEMORY = pytest.param("memory", marks=pytest.mark.full)
+USED = pytest.param("sqlite-used", marks=pytest.mark.full)
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "sqlite-used"])
+
+@pytest.fixture(params=[MEMORY, "sqlite", "postgres", USED])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store of each kind, new or used by others before."""
     return "memory://" if request.param == "memory" else shared(request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "sqlite-used"])
+@pytest.fixture(params=["sqlite", "postgres", USED])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store that several apps may have open, new or used by others before."""
     return shared(request, tmp_path)
@@ -25,7 +29,7 @@ def shared(request: pytest.FixtureRequest, folder: Path) -> str:
     """Return the URL of the store that a parameter names: its kind, and its condition."""
     kind, _, condition = request.param.partition("-")
     file = f"sqlite:///{folder / 'jobs.db'}"
-    url: str = file if kind == "sqlite" else request.getfixturevalue("schema")
+    url: str = file if kind == "sqlite" else request.getfixturevalue("store_schema")
     if condition:
         use_url(url)
     return url

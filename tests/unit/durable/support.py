@@ -9,12 +9,11 @@ from typing import Any
 
 from poolhand.app import App
 from poolhand.contract import Claim, Stored
-from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.connection.connection import store_proxy
 from poolhand.errors import Unavailable
 from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded, until
 
@@ -32,9 +31,7 @@ class StoreApp(App):
             runtime = Machine(runtime, f"host-{store.machines}")
         super().__init__("memory://", runtime=runtime, events=events, **options)
         self.store = store
-
-    def _station(self) -> StoreConnection:
-        return StoreConnection(self.store, self.runtime, self.events, self._keep)
+        self.core.make_store = lambda: self.store
 
 
 class Machine(SeededRuntime):
@@ -104,9 +101,9 @@ def _verb(name: str) -> Callable[..., Any]:
 
 
 VERBS = (
-    "open", "check", "declare", "pools", "add", "unpark", "claim", "replace", "release", "cancel",
-    "enroll", "extend", "leases", "bury", "get", "brief", "find", "count", "promote", "prune",
-    "get_document", "expires_in", "put", "delete", "scan", "append", "read", "trim",
+    "open", "check", "declare", "pools", "add", "withdraw", "claim", "replace", "release", "cancel",
+    "enroll", "extend", "leases", "expire_owner", "get", "brief", "find", "count", "promote",
+    "prune", "get_document", "expires_in", "put", "delete", "scan", "append", "read", "trim",
 )  # fmt: skip
 for _name in VERBS:
     setattr(SharedStore, _name, _verb(_name))
@@ -120,25 +117,25 @@ async def until_later(condition: Callable[[], bool], runtime: SeededRuntime) -> 
 
 async def stored(app: App, id: str) -> Stored:
     """Return what the store of an app keeps of a job."""
-    station = await app.station()
-    found = (await station.keeper.ask(lambda: station.store.get([id])))[0]
+    connection = await app.core.connection()
+    found = (await connection.thread.ask(lambda: connection.store.get([id])))[0]
     assert found is not None
     return found
 
 
 async def bury_all(app: App) -> list[Claim]:
     """End all leases in the store of an app, as a reaper that takes it for dead does."""
-    station = await app.station()
+    connection = await app.core.connection()
 
-    async def bury() -> list[Claim]:
-        leases = await station.store.leases()
+    async def expire_owner() -> list[Claim]:
+        leases = await connection.store.leases()
         return [
             claim
             for lease in leases
-            for claim in await station.store.bury(lease.owner.id, lease.renewal)
+            for claim in await connection.store.expire_owner(lease.owner.id, lease.renewal)
         ]
 
-    return await station.keeper.ask(bury)
+    return await connection.thread.ask(expire_owner)
 
 
 class Gate:
@@ -155,6 +152,6 @@ class Gate:
 
 async def connected(app: App, workers: int) -> None:
     """Wait until so many workers are known to the store of an app, with what they publish."""
-    store = StoreProxy(app)
+    store = store_proxy(app.core)
     while workers != sum(one.owner.catalogue is not None for one in await store.leases()):  # noqa: ASYNC110 - no event tells it
         await asyncio.sleep(0)

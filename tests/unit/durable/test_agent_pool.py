@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from poolhand import AgentPool, PoolFull
-from poolhand.errors import NoFreeSlot
+from poolhand import AgentPool
+from poolhand.errors import NoFreeSlot, PoolFull
 from poolhand.testing import simulate_restart
 from tests.unit.pool.support import until
 

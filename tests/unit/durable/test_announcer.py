@@ -9,13 +9,17 @@ from datetime import UTC, datetime
 import pytest
 
 from poolhand.contract import Change
-from poolhand.durable.worker.announcing import Announcer
-from poolhand.durable.worker.hand import SettledClaim
-from poolhand.durable.worker.set_aside import LOOK_AFTER, LOOK_AGAIN, MOST_CAUSES
+from poolhand.durable.worker.announcer import (
+    LOOK_AFTER,
+    LOOK_AGAIN,
+    MOST_CAUSES,
+    Announcer,
+    TaskLookup,
+)
+from poolhand.durable.worker.dispatcher import SettledClaim
 from poolhand.observe.events import Event, Events, JobSetAside
-from poolhand.pool.slots.clock import PoolClock
-from poolhand.rules.causes import task_cause
-from poolhand.rules.explain import Explanation
+from poolhand.pool.slots.timers import PoolClock
+from poolhand.rules.explain import Explanation, task_cause
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
@@ -34,11 +38,11 @@ def waiting(task: str) -> SettledClaim:
     return SettledClaim(Change(job, 1), begun=False)
 
 
-class Nobody:
+class NoOthers(TaskLookup):
     """No other worker has any task."""
 
-    def candidates(self, _: str) -> list[str]:
-        return []
+    def __init__(self) -> None:
+        self.candidates = lambda _: []
 
     async def explain(self, job: Job, cause: str) -> Explanation | None:
         return None
@@ -49,7 +53,7 @@ async def test_the_causes_that_were_reported_are_bounded() -> None:
     events = Events()
     events.subscribe(told.append)
     loop = asyncio.get_running_loop()
-    announcing = Announcer(loop, events, {}, told.append, Nobody(), PoolClock(Runtime()))
+    announcing = Announcer(loop, events, {}, told.append, NoOthers(), PoolClock(Runtime()))
     for _ in range(2):
         for number in range(MOST_CAUSES):
             announcing.written(waiting(f"task_{number}"))

@@ -18,12 +18,12 @@ import msgspec
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, SecretStr
 
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
+from poolhand.wire.codec import AllowPickle
+from poolhand.wire.envelope import KeyRing
 from poolhand.wire.payload import encode
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.wire import Wire
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 RING = KeyRing({"a": b"a" * 32}, current="a")
@@ -130,7 +130,7 @@ def code(hint: Any = UNANNOTATED, **options: Any) -> TaskCode:
         return x
 
     task.__annotations__ = {} if hint is UNANNOTATED else {"x": hint, "return": hint}
-    made = TaskCode("task", task, Serializer(**options))
+    made = TaskCode("task", task, Wire(**options))
     made.signature.check_early()
     return made
 
@@ -287,7 +287,9 @@ def test_what_no_simple_annotation_fits_is_told_what_to_do_instead() -> None:
         (list, [{1}], "holds a set at x[0]"),
         (list[Any] | None, [Path("a")], "at x[0]"),
         (Bag, Bag((1,)), "holds a tuple at x.what"),
-        (Pair, Pair(1, NOON), "holds a datetime at x.right"),
+        (Bag, Bag([NOON]), "annotate the field of Bag: `what: list[datetime]`, or pass x.what[0]"),
+        (list[Bag], [Bag(NOON)], "annotate the field 'what' of x[0], or pass x[0].what.iso"),
+        (Pair, Pair(1, NOON), "annotate the field of Pair: `right: datetime`, or pass x.right.iso"),
         (Row, {"at": NOON, "more": NOON}, "holds a datetime at x['more']"),
         (tuple[int, Any], (1, b"x"), "holds bytes at x[1]"),
         (dict, Walk(1), "is a Walk"),
@@ -383,7 +385,7 @@ def test_a_codec_that_keeps_more_refuses_less() -> None:
 def test_a_call_or_a_result_may_be_whatever_its_codec_makes_of_it() -> None:
     def give(x: Any) -> Any: ...
 
-    made = TaskCode("step", give, Serializer(), exact=False)
+    made = TaskCode("step", give, Wire(), exact=False)
     assert made.pack((((1, 2), NOON),), {})
     assert made.unpack_result(made.pack_result((1, NOON.date()))) == [1, "2030-01-01"]
 
@@ -420,18 +422,18 @@ def test_a_result_that_can_never_work_is_refused_when_its_task_is_made() -> None
     with pytest.raises(
         UsageError, match=r"task 'make' returns .*Agent, which cannot work: an Agent"
     ):
-        TaskCode("make", make, Serializer()).signature.check_early()
+        TaskCode("make", make, Wire()).signature.check_early()
 
     def never() -> Never: ...  # type: ignore[empty-body]
 
-    TaskCode("never", never, Serializer()).signature.check_early()
+    TaskCode("never", never, Wire()).signature.check_early()
 
 
 def test_a_parameter_with_a_default_may_have_any_type_while_it_is_not_given() -> None:
     def call(topic: str, agent: Agent | None = None, made: Agent | int = 5) -> str:
         return f"{topic} {agent} {made}"
 
-    made = TaskCode("call", call, Serializer())
+    made = TaskCode("call", call, Wire())
     made.signature.check_early()
     assert made.unpack(made.pack(("a",), {}))() == "a None 5"
     assert made.unpack(made.pack(("a", None), {}))() == "a None 5"
@@ -454,7 +456,7 @@ class Holder:
     inner: Later
 
 
-EARLY = [TaskCode(fn.__name__, fn, Serializer()) for fn in (later, holding, never_stored)]
+EARLY = [TaskCode(fn.__name__, fn, Wire()) for fn in (later, holding, never_stored)]
 for _early in EARLY:
     _early.signature.check_early()
 
@@ -488,7 +490,7 @@ def test_an_annotation_that_means_nothing_at_run_time_is_named() -> None:
     def call(x: Unheard) -> Unheard:  # type: ignore[name-defined]  # noqa: F821
         return x
 
-    made = TaskCode("call", call, Serializer())
+    made = TaskCode("call", call, Wire())
     made.signature.check_early()
     assert there_and_back(made, {"a": 1}) == ({"a": 1}, {"a": 1})
     said = "x is annotated Unheard, which is not found at run time: annotate it with a type that is"

@@ -7,7 +7,7 @@ from datetime import timedelta
 from poolhand.contract import LogLine
 from poolhand.durable.leases.reaper import TRIM_AT_ONCE, trim_audit
 from poolhand.rules.audit import STREAM
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from tests.contract.support import Clock
 
 

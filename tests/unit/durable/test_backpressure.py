@@ -7,19 +7,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    JobRejected,
-    NoFreeSlot,
-    PoolFull,
-    Status,
-    Ticket,
-    bounded,
-    fail_fast,
-    ring_buffer,
-    wait,
-)
+from poolhand import Ticket, bounded, fail_fast, ring_buffer, wait
 from poolhand.app import App
 from poolhand.contract import Filter
+from poolhand.errors import JobRejected, NoFreeSlot, PoolFull
 from poolhand.observe.events import (
     JobEnded,
     JobJoined,
@@ -29,6 +20,7 @@ from poolhand.observe.events import (
 )
 from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import (
     Gate,
     Heard,
@@ -236,7 +228,7 @@ async def test_a_submitter_that_waited_long_enough_is_refused_and_leaves_nothing
         await until(lambda: pier.gate.entered == 1)
         await pier.call.submit(1)
         began = runtime.monotonic()
-        with pytest.raises(PoolFull, match="had no place for 7"):
+        with pytest.raises(PoolFull, match="stayed full for 7"):
             await pier.call.submit(2)
         assert 7 <= runtime.monotonic() - began <= 7.5
         assert pier.parked == 0
@@ -344,10 +336,10 @@ async def test_a_parked_submitter_whose_lease_was_lost_parks_again(
         await until(lambda: pier.gate.entered == 1)
         await call.submit(1)
         submitting = await pier.park(pier.call, 2)
-        station = await pier.app.station()
-        me = station.heart.owner.id
+        connection = await pier.app.core.connection()
+        me = connection.heartbeat.owner.id
         (lease,) = [one for one in await pier.store.leases() if one.owner.id == me]
-        await pier.store.bury(me, lease.renewal)
+        await pier.store.expire_owner(me, lease.renewal)
         assert pier.parked == 0
         await asyncio.sleep(10)
         assert not submitting.done()

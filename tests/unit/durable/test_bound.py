@@ -13,12 +13,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from poolhand import App, BadSignature, JobFailed, KeyRing, Retry, Session, context, wait
+from poolhand import App, Retry, Session, context, wait
 from poolhand.contract import JobBatch
-from poolhand.durable.calls.call_record import read_brief, write_brief
+from poolhand.durable.calls.call_record import read_call_record, write_call_record
 from poolhand.durable.client.task import TaskSubmitter
+from poolhand.errors import BadSignature, JobFailed
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.job import Job, Status
+from poolhand.settings import KeyRing, Wire
 from poolhand.wire.payload import encode
 
 LIMIT = 30
@@ -64,7 +66,7 @@ class Shop(NamedTuple):
 
 def shop_at(path: Path, ring: KeyRing | None) -> Shop:
     """Return an app of two tasks that take the same arguments."""
-    app, runs = App(f"sqlite:///{path / 'jobs.db'}", ring=ring), list[str]()
+    app, runs = App(f"sqlite:///{path / 'jobs.db'}", wire=Wire(ring=ring)), list[str]()
     app.pool("slow")
 
     @app.task(name="pay", timeout=5, retry=Retry(attempts=2, first=0))
@@ -106,11 +108,11 @@ async def ended(app: App, pay: TaskSubmitter[..., Any], ids: list[str]) -> list[
 
 
 async def ticket(app: App, pay: TaskSubmitter[..., Any], id: str) -> Ticket[Any]:
-    station = await app.station()
-    (stored,) = await station.keeper.ask(lambda: station.store.get([id]))
+    connection = await app.core.connection()
+    (stored,) = await connection.thread.ask(lambda: connection.store.get([id]))
     assert stored is not None
-    at = app.runtime.monotonic()
-    return app._submissions.ticket(station, stored.job, at, pay._how())
+    at = app.core.runtime.monotonic()
+    return app.core.submitter.ticket(connection, stored.job, at, pay._how())
 
 
 async def test_a_signed_call_of_which_anything_was_altered_is_not_run(tmp_path: Path) -> None:
@@ -159,7 +161,10 @@ async def test_a_signed_call_that_was_copied_into_another_job_is_not_run(tmp_pat
     assert (one.status, other.status, runs) == (Status.COMPLETED, Status.FAILED, ["once"])
     assert other.error is not None
     assert other.error.type == "poolhand.errors.BadSignature"
-    assert f"was signed for job '{first.id}', and job {second.id} has it" in other.error.message
+    assert (
+        f"was signed for job '{first.id}', not for job {second.id}: it was copied"
+        in other.error.message
+    )
 
 
 async def test_a_job_that_has_run_cannot_be_replayed_as_a_new_one(tmp_path: Path) -> None:
@@ -168,11 +173,11 @@ async def test_a_job_that_has_run_cannot_be_replayed_as_a_new_one(tmp_path: Path
         done = await pay.submit("once")
         await ended(app, pay, [done.id])
     async with app:
-        station = await app.station()
-        brief = await station.keeper.ask(lambda: station.store.brief(done.id))
+        connection = await app.core.connection()
+        brief = await connection.thread.ask(lambda: connection.store.brief(done.id))
         assert brief is not None
-        again = replace(pay.order(("x",), {}), brief=brief)
-        await station.keeper.ask(lambda: station.store.add([JobBatch((again,))]))
+        again = replace(pay.request(("x",), {}), brief=brief)
+        await connection.thread.ask(lambda: connection.store.add([JobBatch((again,))]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [again.job.id])
     assert (job.status, runs) == (Status.FAILED, ["once"])
@@ -185,10 +190,10 @@ async def test_what_came_along_with_another_job_is_not_believed(tmp_path: Path) 
         first = await pay.submit("r-1")
         request_id.set("r-2")
         last = await pay.submit("r-2")
-        station = await app.station()
-        taken = await station.keeper.ask(lambda: station.store.brief(first.id))
+        connection = await app.core.connection()
+        taken = await connection.thread.ask(lambda: connection.store.brief(first.id))
         assert taken is not None
-    edit(tmp_path, "brief", last.id, 9, lambda _: read_brief(taken, "").context)
+    edit(tmp_path, "brief", last.id, 9, lambda _: read_call_record(taken, "").context)
     app, pay, runs = shop_at(tmp_path, RING)
     async with app, app.worker():
         (job,) = await ended(app, pay, [last.id])
@@ -258,21 +263,21 @@ async def test_what_was_signed_before_jobs_were_bound_runs_if_the_ring_accepts_i
             assert "KeyRing(…, accept_unbound=True)" in job.error.message
     assert runs == []
     lenient = KeyRing({"k2": NEW}, current="k2", accept_unbound=True)
-    order = pay.order(("c",), {})
+    order = pay.request(("c",), {})
     old = encode(("pay", ["what"], {"what": "c"}), ring=RING, bound=None)
-    brief = write_brief(replace(read_brief(order.brief, ""), payload=old, run=None))
+    brief = write_call_record(replace(read_call_record(order.brief, ""), payload=old, run=None))
     app, pay, runs = shop_at(tmp_path, lenient)
     async with app:
-        station = await app.station()
+        connection = await app.core.connection()
         batch = JobBatch((replace(order, brief=brief),))
-        await station.keeper.ask(lambda: station.store.add([batch]))
+        await connection.thread.ask(lambda: connection.store.add([batch]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [order.job.id])
     assert (job.status, runs) == (Status.COMPLETED, ["c"])
 
 
 async def test_a_turn_that_joins_another_is_signed_for_itself(tmp_path: Path) -> None:
-    app = App(f"sqlite:///{tmp_path / 'jobs.db'}", ring=RING)
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}", wire=Wire(ring=RING))
     told: list[Any] = []
 
     @app.agent(name="assistant", on_busy="merge", retry=None)
@@ -289,18 +294,18 @@ async def test_a_turn_that_joins_another_is_signed_for_itself(tmp_path: Path) ->
             assert await first == "one"
         other = await assistant.session("s-2", user="ana").submit("three")
         await assistant.session("s-2", user="ana").submit("four")
-        station = await app.station()
-        (line,) = await station.keeper.ask(lambda: station.store.read(f"inbox/{first.id}"))
+        connection = await app.core.connection()
+        (line,) = await connection.thread.ask(lambda: connection.store.read(f"inbox/{first.id}"))
     # A line that was said in one session does not count in another.
     statement(tmp_path, COPY_INBOX, f"inbox/{first.id}", f"inbox/{other.id}")
     async with app, app.worker(), asyncio.timeout(LIMIT):
         with pytest.raises(JobFailed, match="BadSignature"):
             await other
     assert told == [("one", ["two"])]
-    assert read_brief(line.body, "").run not in (None, first.id)
+    assert read_call_record(line.body, "").run not in (None, first.id)
 
 
 async def test_without_a_ring_a_call_names_no_run(tmp_path: Path) -> None:
     pay = shop_at(tmp_path, None).pay
-    order = pay.order(("a",), {})
-    assert read_brief(order.brief, "job-1").run is None
+    order = pay.request(("a",), {})
+    assert read_call_record(order.brief, "job-1").run is None

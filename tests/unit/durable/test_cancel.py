@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobCancelled, Retry, Snooze, Status, stop_requested, wait
+from poolhand import Retry, Snooze, stop_requested, wait
 from poolhand.app import App
+from poolhand.errors import JobCancelled
 from poolhand.observe.events import JobMarked
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Gate, Heard, SharedStore, StoreApp, seeded, stored, until
 
 

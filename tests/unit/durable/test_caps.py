@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
-from poolhand import Retry, Status, wait
+from poolhand import Retry, wait
 from poolhand.app import App
 from poolhand.observe.events import SlotFreed, SlotStuck
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobEvent
 from poolhand.app import App
 from poolhand.durable.calls.capture import BEYOND, LONGEST_LINE, MOST_BYTES, is_capturing
 from poolhand.pool.ticket import Ticket
+from poolhand.views import JobEvent
 
 LINES = 30
 LIMIT = 60

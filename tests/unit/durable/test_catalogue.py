@@ -19,6 +19,7 @@ from poolhand.durable.catalogue import (
 )
 from poolhand.testing import SeededRuntime
 from tests.unit.durable.support import SharedStore, StoreApp, seeded
+from tests.unit.pool.support import large
 
 
 def tasks_of(store: SharedStore, runtime: SeededRuntime) -> StoreApp:
@@ -75,6 +76,7 @@ async def test_workers_of_one_version_share_a_document(runtime: SeededRuntime) -
 
 
 @seeded
+@large
 async def test_what_is_published_stays_while_a_worker_runs(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = tasks_of(store, runtime)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import Job, Retry, Status, current_job, subscribe, wait
+from poolhand import Retry, current_job, subscribe, wait
 from poolhand.app import App
 from poolhand.context import fencing_token
 from poolhand.observe.events import (
@@ -22,6 +22,7 @@ from poolhand.observe.events import (
     JobSubmitted,
 )
 from poolhand.testing import SeededRuntime
+from poolhand.views import Job, Status
 from tests.unit.durable.support import Heard, seeded, until
 
 request: ContextVar[str] = ContextVar("request", default="none")
@@ -167,7 +168,7 @@ async def test_jobs_run_in_the_context_of_their_worker_and_not_of_each_other(url
         return before
 
     request.set("opener")
-    await app.station()
+    await app.core.connection()
     request.set("worker")
     async with app.worker(3):
         request.set("submitter")
@@ -255,13 +256,13 @@ async def test_a_loop_that_is_blocked_does_not_keep_the_keeper_from_its_work(url
 
     @app.task(name="block")
     async def block() -> bool:
-        station.keeper.do("renew", renew)
+        connection.thread.do("renew", renew)
         return renewed.wait(20)
 
     async def renew() -> None:
-        await station.heart.renew()
+        await connection.heartbeat.renew()
         renewed.set()
 
     async with app, app.worker():
-        station = await app.station()
+        connection = await app.core.connection()
         assert await (await block.submit())

@@ -13,24 +13,25 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, JobLost, Pool, Status, Unavailable, wait
+from poolhand import App, Pool, wait
 from poolhand.contract import Lease, Owner, PoolRow
-from poolhand.durable.leases.closure_homes import HOUSEHOLDS, MOST_MISSED, ClosureHomes
-from poolhand.durable.local_pool.durable_pool import DurablePool
-from poolhand.durable.local_pool.expected import (
+from poolhand.durable.leases.reaper import CLOSURE_HOLDERS, MOST_MISSED, ClosureHomes
+from poolhand.durable.local_pool.counts import (
     DOUBT,
     LOOKS_UNHINTED,
     LOT,
     ExpectedEnd,
     ExpectedJobs,
 )
+from poolhand.durable.local_pool.durable_pool import DurablePool
+from poolhand.errors import JobLost, Unavailable
 from poolhand.observe.events import JobEnded, JobRetried, JobSetAside
 from poolhand.rules.audit import STREAM
-from poolhand.rules.causes import home_cause
-from poolhand.rules.explain import Standing, explain
+from poolhand.rules.explain import Standing, explain, home_cause
 from poolhand.runtime import Identity, Runtime, process_started
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import (
     Heard,
     Machine,
@@ -103,8 +104,8 @@ async def audited(store: SharedStore) -> list[int]:
     return [line.number for line in await store.read(STREAM)]
 
 
-def lease(identity: Identity, *, buried: bool = False) -> Lease:
-    return Lease(Owner("owner-1", *identity), 1, 0, buried)
+def lease(identity: Identity, *, expired: bool = False) -> Lease:
+    return Lease(Owner("owner-1", *identity), 1, 0, expired)
 
 
 async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_holds_them(
@@ -146,7 +147,7 @@ async def test_a_closure_is_lost_when_its_process_is_killed(tmp_path: Path) -> N
         (job,) = pool.dead()
     assert job.id == id
     assert job.error is not None
-    assert "that is gone" in job.error.message
+    assert "which is gone" in job.error.message
 
 
 @seeded
@@ -189,7 +190,7 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
         for left in (held, waiting):
             lost = await app.get(left.id)
             assert lost is not None
-            with pytest.raises(JobLost, match="that is gone"):
+            with pytest.raises(JobLost, match="which is gone"):
                 await lost
 
 
@@ -229,12 +230,12 @@ def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
 
     here = Runtime().identity()
     homes, holder = ClosureHomes(here), Holder()
-    HOUSEHOLDS.append(holder)
+    CLOSURE_HOLDERS.append(holder.holds)
     try:
         assert homes.hold(here, "job-1")
         assert not homes.hold(here, "job-2")
     finally:
-        HOUSEHOLDS.remove(holder)
+        CLOSURE_HOLDERS.remove(holder.holds)
     assert not homes.hold(here, "job-1")
 
 
@@ -249,7 +250,7 @@ def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
         assert homes.hold(OTHER, "job-1")
         homes.look([lease(OTHER)])
         assert homes.hold(OTHER, "job-1")
-        homes.look([lease(OTHER, buried=True)])
+        homes.look([lease(OTHER, expired=True)])
     assert homes.hold(OTHER, "job-1")
     homes.look([])
     assert homes.hold(OTHER, "job-1")

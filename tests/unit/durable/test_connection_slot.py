@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import Status, Unavailable, fair_round_robin
+from poolhand import fair_round_robin
 from poolhand.app import App
-from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.connection.opening import ConnectionSlot
+from poolhand.durable.connection.connection import ConnectionSlot, StoreConnection
+from poolhand.errors import Unavailable
 from poolhand.observe.events import Events
-from poolhand.rules.retention import KEEP
+from poolhand.rules.lifecycle import KEEP
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import SharedStore, StoreApp, seeded
 
 
@@ -43,7 +44,7 @@ async def test_a_store_is_opened_once_for_all_who_need_it(runtime: SeededRuntime
     @app.task(name="call")
     async def call() -> None: ...
 
-    await asyncio.gather(*(call.submit() for _ in range(10)), app.ready(), app.station())
+    await asyncio.gather(*(call.submit() for _ in range(10)), app.ready(), app.core.connection())
     assert store.opened == 1
     await app.close()
     await app.close()
@@ -57,7 +58,7 @@ async def test_closing_an_app_that_is_being_opened_closes_it(runtime: SeededRunt
     store = Counting(runtime)
     app = StoreApp(store, runtime)
     for turns in range(12):
-        opening = asyncio.ensure_future(app.station())
+        opening = asyncio.ensure_future(app.core.connection())
         for _ in range(turns):
             await asyncio.sleep(0)
         await app.close()
@@ -72,7 +73,7 @@ async def test_who_leaves_while_a_store_is_opened_does_not_keep_others_from_it(
 ) -> None:
     store = Counting(runtime)
     app = StoreApp(store, runtime)
-    first, second = (asyncio.ensure_future(app.station()) for _ in range(2))
+    first, second = (asyncio.ensure_future(app.core.connection()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).store is store
@@ -85,10 +86,10 @@ async def test_a_failure_is_told_to_everybody_who_waited_for_it(runtime: SeededR
     store = Counting(runtime)
     store.down = True
     app = StoreApp(store, runtime)
-    found = await asyncio.gather(*(app.station() for _ in range(5)), return_exceptions=True)
+    found = await asyncio.gather(*(app.core.connection() for _ in range(5)), return_exceptions=True)
     assert {type(one) for one in found} == {Unavailable}
     store.down = False
-    assert (await app.station()).store is store
+    assert (await app.core.connection()).store is store
     await app.close()
 
 
@@ -149,7 +150,7 @@ async def test_nothing_is_left_after_an_app_was_closed(url: str, tmp_path: Path)
             assert await (await call.submit()) == 1
             assert await (await in_thread.submit()) == 1
         gc.collect()
-        await gone("poolhand-keeper", but=threads)
+        await gone("poolhand-store", but=threads)
         await gone("poolhand-watchdog", but=threads)
         assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
     assert open_files() <= files
@@ -193,7 +194,7 @@ async def test_an_app_can_be_opened_and_closed_again_and_again(url: str) -> None
     [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "Too many open files")],
     ids=["no thread", "no descriptor"],
 )
-def test_when_no_thread_is_to_be_had_that_is_told_and_tried_again(error: Exception) -> None:
+def test_a_failed_thread_start_is_an_error_and_the_next_call_tries_again(error: Exception) -> None:
     class Threadless(Runtime):
         threads = 0
 
@@ -205,14 +206,14 @@ def test_when_no_thread_is_to_be_had_that_is_told_and_tried_again(error: Excepti
 
     runtime = Threadless()
     opening = ConnectionSlot(lambda: StoreConnection(MemoryStore(runtime), runtime, Events(), KEEP))
-    with pytest.raises(Unavailable, match="no thread or event loop is to be had"):
-        opening.station_sync()
-    assert opening.station_sync() is opening.current
+    with pytest.raises(Unavailable, match="no thread or event loop can be started"):
+        opening.connection_sync()
+    assert opening.connection_sync() is opening.current
     asyncio.run(opening.close())
 
 
 def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poolhand.durable.connection.opening.OPEN_WITHIN", 0.05)
+    monkeypatch.setattr("poolhand.durable.connection.connection.OPEN_WITHIN", 0.05)
     runtime = Runtime()
     proceed = threading.Event()
 
@@ -223,7 +224,7 @@ def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch
 
     opening = ConnectionSlot(lambda: StoreConnection(Slow(runtime), runtime, Events(), KEEP))
     with pytest.raises(Unavailable, match="could not be opened in time"):
-        opening.station_sync()
+        opening.connection_sync()
     proceed.set()
     asyncio.run(opening.close())
     assert opening.current is None
@@ -232,7 +233,7 @@ def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch
 def test_letting_go_of_what_is_still_being_opened_leaves_nothing() -> None:
     runtime = Runtime()
     proceed = threading.Event()
-    stations: PlainFuture[StoreConnection] = PlainFuture()
+    connections: PlainFuture[StoreConnection] = PlainFuture()
 
     class Slow(MemoryStore):
         async def open(self) -> None:
@@ -240,20 +241,20 @@ def test_letting_go_of_what_is_still_being_opened_leaves_nothing() -> None:
             await super().open()
 
     def make() -> StoreConnection:
-        station = StoreConnection(Slow(runtime), runtime, Events(), KEEP)
-        stations.set_result(station)
-        return station
+        connection = StoreConnection(Slow(runtime), runtime, Events(), KEEP)
+        connections.set_result(connection)
+        return connection
 
     opening = ConnectionSlot(make)
 
     async def leave() -> None:
-        waiting = asyncio.ensure_future(opening.station())
+        waiting = asyncio.ensure_future(opening.connection())
         await asyncio.sleep(0)
         opening.abandon()
         proceed.set()
         await asyncio.gather(waiting, return_exceptions=True)
-        keeper = stations.result().keeper
-        while not keeper.loop.is_closed():  # noqa: ASYNC110 - closed on another thread
+        thread = connections.result().thread
+        while not thread.loop.is_closed():  # noqa: ASYNC110 - closed on another thread
             await asyncio.sleep(0)
         assert opening.current is None
 

@@ -13,23 +13,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from poolhand import (
-    App,
-    BadSignature,
-    JobFailed,
-    KeyRing,
-    Pool,
-    Retry,
-    Session,
-    Undecodable,
-    UsageError,
-    wait,
-)
+from poolhand import App, Pool, Retry, Session, UsageError, wait
 from poolhand.contract import Filter
-from poolhand.durable.calls.call_record import CallRecord, read_brief
-from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.call_record import CallRecord, read_call_record
 from poolhand.durable.calls.task_registry import TaskCode, run_apart
+from poolhand.errors import BadSignature, JobFailed, Undecodable
 from poolhand.pool.ticket import Ticket
+from poolhand.settings import KeyRing, Wire
 from tests.unit.durable import context_tasks
 from tests.unit.durable.context_tasks import request_id
 from tests.unit.durable.test_processes import crash_twice
@@ -50,8 +40,8 @@ async def result(ticket: Ticket[Any]) -> Any:
 
 
 async def brief_of(app: App, id: str) -> bytes:
-    station = await app.station()
-    found = await station.keeper.ask(lambda: station.store.brief(id))
+    connection = await app.core.connection()
+    found = await connection.thread.ask(lambda: connection.store.brief(id))
     assert found is not None
     return found
 
@@ -271,8 +261,8 @@ async def test_a_value_that_is_no_json_is_refused_by_the_submit_and_nothing_is_k
             await task.submit(HERE)
         with pytest.raises(UsageError, match="'farm_request_id'"):
             await task.submit_many([(HERE,)])
-        station = await app.station()
-        counted = await station.keeper.ask(lambda: station.store.count(Filter()))
+        connection = await app.core.connection()
+        counted = await connection.thread.ask(lambda: connection.store.count(Filter()))
         assert sum(counted.values()) == 0
 
 
@@ -280,9 +270,9 @@ async def test_what_comes_along_changes_nothing_else_of_a_brief() -> None:
     app = App("memory://")
     task = app.task(context_tasks.on_loop)
     async with app:
-        plain = read_brief(await brief_of(app, (await task.submit(HERE)).id), "job-1")
+        plain = read_call_record(await brief_of(app, (await task.submit(HERE)).id), "job-1")
         request_id.set("r-1")
-        laden = read_brief(await brief_of(app, (await task.submit(HERE)).id), "job-1")
+        laden = read_call_record(await brief_of(app, (await task.submit(HERE)).id), "job-1")
     assert plain.context is None
     assert laden.context is not None
     assert replace(laden, context=None) == plain
@@ -291,14 +281,14 @@ async def test_what_comes_along_changes_nothing_else_of_a_brief() -> None:
 def test_briefs_of_the_version_before_and_after_are_read() -> None:
     fields = ["add", b"x", None, None, None, None, False, False, None]
     old = msgspec.msgpack.encode(fields)
-    assert read_brief(old, "job-1") == CallRecord("add", b"x", rerun=False)
+    assert read_call_record(old, "job-1") == CallRecord("add", b"x", rerun=False)
     newer = msgspec.msgpack.encode([*fields, b"c", None, "v", "a.py", "of the version after"])
     brief = CallRecord("add", b"x", rerun=False, context=b"c", version="v", source="a.py")
-    assert read_brief(newer, "job-1") == brief
+    assert read_call_record(newer, "job-1") == brief
 
 
 def named(name: str, ring: KeyRing | None = None) -> TaskCode:
-    return TaskCode(name, context_tasks.beside, Serializer(ring=ring))
+    return TaskCode(name, context_tasks.beside, Wire(ring=ring))
 
 
 def test_the_context_of_another_task_is_not_used() -> None:
@@ -314,14 +304,14 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
     assert named("beside", ring).unpack_context(signed) == {"farm_request_id": "r-1"}
     with pytest.raises(BadSignature):
         named("beside", ring).unpack_context(signed.replace(b"r-1", b"r-2"))
-    app = App("memory://", ring=ring)
+    app = App("memory://", wire=Wire(ring=ring))
     task = app.task(name="beside")(context_tasks.beside)
     async with app, app.worker():
         request_id.set("r-1")
-        order = task.order((HERE,), {})
+        order = task.request((HERE,), {})
         altered = msgspec.structs.replace(order, brief=order.brief.replace(b"r-1", b"r-2"))
         assert altered.brief != order.brief
-        (ticket,) = await app.hand_in([altered], task._how())
+        (ticket,) = await app.core.submitter.submit([altered], task._how())
         with pytest.raises((JobFailed, BadSignature), match="context of a call of beside"):
             await result(ticket)
 

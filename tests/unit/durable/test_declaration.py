@@ -133,14 +133,18 @@ def test_a_decorator_of_the_class_wants_an_app(decorator: str) -> None:
 def test_a_misspelt_option_of_a_task_names_the_decorator(option: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
         APP.task(**{option: 5})(plain)
-    assert caught.value.message == f"@app.task: {option!r} is no option; did you mean {meant!r}?"
+    assert (
+        caught.value.message == f"@app.task: {option!r} is not an option; did you mean {meant!r}?"
+    )
 
 
 @pytest.mark.parametrize(("option", "meant"), [("tll", "ttl"), ("upcaster", "upcasters")])
 def test_a_misspelt_option_of_an_agent_names_the_decorator(option: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
         APP.agent(**{option: 5})(answer)
-    assert caught.value.message == f"@app.agent: {option!r} is no option; did you mean {meant!r}?"
+    assert (
+        caught.value.message == f"@app.agent: {option!r} is not an option; did you mean {meant!r}?"
+    )
 
 
 def test_options_of_a_view_name_the_view() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import GiveUp, Retry, Status, UsageError, wait
+from poolhand import GiveUp, Retry, UsageError, wait
 from poolhand.app import App
 from poolhand.contract import Filter
 from poolhand.observe.events import JobEnded
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import (
     Gate,
     Heard,
@@ -148,7 +149,7 @@ async def test_everything_that_was_done_is_written_before_leaving_is_over(
     async def call() -> None: ...
 
     async with app:
-        station = await app.station()
+        connection = await app.core.connection()
         for _ in range(10):
             tickets = await call.submit_many([()] * 5)
             async with app.worker(2) as worker:
@@ -159,13 +160,12 @@ async def test_everything_that_was_done_is_written_before_leaving_is_over(
             jobs = [(await stored(app, one.id)).job for one in tickets]
             assert {job.status for job in jobs} <= {Status.QUEUED, Status.COMPLETED}
             assert {job.attempts for job in jobs if job.status is Status.QUEUED} <= {0}
-            assert station.workers == []
-            assert station.heart.holders == []
-        rows = await station.store.pools()
+            assert connection.workers == []
+        rows = await connection.store.pools()
         assert [row.running for row in rows] == [0]
         async with app.worker(2):
             await asyncio.sleep(5)
-        assert set(await station.store.count(Filter())) == {Status.COMPLETED}
+        assert set(await connection.store.count(Filter())) == {Status.COMPLETED}
 
 
 @seeded
@@ -269,7 +269,7 @@ async def test_a_worker_is_started_once(runtime: SeededRuntime) -> None:
         with pytest.raises(UsageError, match="started before"):
             await worker.start()
         await worker.drain()
-        assert (await app.station()).workers == []
+        assert (await app.core.connection()).workers == []
 
 
 @pytest.mark.parametrize(
@@ -342,9 +342,9 @@ def test_a_loop_that_ends_with_a_worker_at_work_gives_everything_back(url: str) 
             assert await ticket.cancel()
 
     ticket = asyncio.run(forget())
-    station = app._opening.current
-    assert station is not None
-    (given_back,) = station.keeper.ask_sync(lambda: station.store.get([ticket.id]))
+    connection = app.core.slot.current
+    assert connection is not None
+    (given_back,) = connection.thread.ask_sync(lambda: connection.store.get([ticket.id]))
     assert given_back is not None
     assert (given_back.job.status, given_back.job.attempts) == (Status.QUEUED, 0)
     asyncio.run(look(ticket))
@@ -454,5 +454,5 @@ async def test_a_worker_that_leaves_while_the_store_is_away_writes_when_it_is_ba
         store.down = False
         assert await ticket.result(timeout=5) == 7
         await asyncio.sleep(2)
-        assert (await app.station()).workers == []
+        assert (await app.core.connection()).workers == []
     assert ticket.snapshot().attempts == 1

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Conflict, Pool, PoolFull, Status, UsageError, bounded, get_pool, wait
+from poolhand import App, Pool, UsageError, bounded, get_pool, wait
 from poolhand.contract import PoolRow
+from poolhand.durable.local_pool.counts import LOT, ExpectedJobs
 from poolhand.durable.local_pool.durable_pool import DurablePool
-from poolhand.durable.local_pool.expected import LOT, ExpectedJobs
+from poolhand.errors import Conflict, PoolFull
 from poolhand.observe.events import JobEnded
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.conditions import STRANGER
 from tests.unit.durable.support import Gate, Heard, Machine, SharedStore, seeded, until, until_later
 
@@ -277,7 +279,7 @@ async def test_tenants_with_pools_of_one_name_do_not_meet(schema: str) -> None:
         dead = await globex.submit(int, "no number")
         await wait(dead)
         assert (len(globex.dead()), acme.dead()) == (1, [])
-        with pytest.raises(UsageError, match="no dead job of pool 'research'"):
+        with pytest.raises(UsageError, match="not a dead letter of pool 'research'"):
             await acme.rerun(dead.id)
         gate.opened.set()
         await held

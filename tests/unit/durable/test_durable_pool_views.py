@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Pool, Status, UsageError, wait
+from poolhand import App, Pool, UsageError, wait
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Gate, SharedStore, StoreApp, seeded, until, until_later
 from tests.unit.durable.test_durable_pool import Place, in_file, kept_in, make
 from tests.unit.durable.test_durable_pool import place as place

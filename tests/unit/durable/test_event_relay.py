@@ -1,4 +1,4 @@
-"""News from the keeper: subscribers are user code, which never runs there."""
+"""News from the store thread: subscribers are user code, which never runs there."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ async def test_a_subscriber_that_takes_long_does_not_hold_up_who_tells() -> None
         heard.append(event.error)
 
     events.subscribe(slow)
-    news = EventRelay(Runtime(), events)
+    relay = EventRelay(Runtime(), events)
     for number in range(5):
-        news.tell(trouble(number))
+        relay.emit(trouble(number))
     assert heard == []
     proceed.set()
     await until(lambda: len(heard) == 5)
@@ -44,9 +44,9 @@ def test_without_a_thread_it_is_told_all_the_same() -> None:
     events = Events()
     heard: list[Event] = []
     events.subscribe(heard.append)
-    news = EventRelay(Threadless(), events)
-    news.tell(trouble(1))
-    news.tell(trouble(2))
+    relay = EventRelay(Threadless(), events)
+    relay.emit(trouble(1))
+    relay.emit(trouble(2))
     assert heard == [trouble(1), trouble(2)]
 
 
@@ -54,16 +54,16 @@ def test_without_a_thread_it_is_told_all_the_same() -> None:
 async def test_what_is_told_while_something_is_told_comes_behind_it(runtime: SeededRuntime) -> None:
     events = Events()
     heard: list[Event] = []
-    news = EventRelay(runtime, events)
+    relay = EventRelay(runtime, events)
 
     def answer(event: Event) -> None:
         heard.append(event)
         if event == trouble(1):
-            news.tell(trouble(3))
+            relay.emit(trouble(3))
 
     events.subscribe(answer)
-    news.tell(trouble(1))
-    news.tell(trouble(2))
+    relay.emit(trouble(1))
+    relay.emit(trouble(2))
     await until_later(lambda: len(heard) == 3, runtime)
     assert heard == [trouble(1), trouble(2), trouble(3)]
 

@@ -10,21 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from poolhand import (
-    JobEvent,
-    JobLost,
-    Pool,
-    Retry,
-    TooLarge,
-    UsageError,
-    emit,
-    progress,
-)
+from poolhand import Pool, Retry, UsageError, emit, progress
 from poolhand.app import App
-from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.connection import ConnectionSlot, StoreConnection
+from poolhand.errors import JobLost, TooLarge
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import KEEP, Keep
 from poolhand.testing import SeededRuntime
+from poolhand.views import JobEvent
 from tests.contract.support import over
 from tests.unit.durable.support import SharedStore, StoreApp, seeded
 
@@ -227,7 +220,7 @@ async def test_outside_of_a_stored_job_nothing_is_told() -> None:
     async with Pool("memory") as pool:
         ticket = await pool.submit(tell_and_wait, 3)
         await ticket
-        with pytest.raises(UsageError, match="kept by no store"):
+        with pytest.raises(UsageError, match="its events are not stored"):
             ticket.events()
 
 
@@ -247,7 +240,7 @@ async def test_what_cannot_be_told_is_refused(url: str) -> None:
         ticket = await nothing.submit()
         await ticket
         for wrong in (-1, 1.5, "1", True):
-            with pytest.raises(UsageError, match="give the number of an event"):
+            with pytest.raises(UsageError, match="it must be the number of an event"):
                 await told(ticket, wrong)  # type: ignore[arg-type]
 
 
@@ -261,18 +254,22 @@ async def test_events_go_with_their_job(url: str) -> None:
     async with app, app.worker():
         ticket = await answer.submit()
         assert len(await told(ticket)) == 2
-        station = await app.station()
-        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
-        assert await station.keeper.ask(lambda: station.store.read(f"job/{ticket.id}")) == []
-        with pytest.raises(JobLost, match="not kept any more"):
+        connection = await app.core.connection()
+        await connection.thread.ask(lambda: connection.store.prune(over(0.0)))
+        assert await connection.thread.ask(lambda: connection.store.read(f"job/{ticket.id}")) == []
+        with pytest.raises(JobLost, match="no longer stored"):
             await told(ticket)
 
 
 class Forgetful(StoreApp):
     """An app that keeps the last hundred events of a job."""
 
-    def _station(self) -> StoreConnection:
-        return StoreConnection(self.store, self.runtime, self.events, self._keep, keep_events=100)
+    def __init__(self, store: SharedStore, runtime: SeededRuntime) -> None:
+        super().__init__(store, runtime)
+        self.core.slot = ConnectionSlot(self._connection)
+
+    def _connection(self) -> StoreConnection:
+        return StoreConnection(self.store, self.core.runtime, self.events, KEEP, keep_events=100)
 
 
 @seeded

@@ -15,18 +15,17 @@ from poolhand.durable.calls.call_record import (
     CallRecord,
     bound,
     bound_to,
-    read_brief,
+    read_call_record,
     record_of,
-    write_brief,
+    write_call_record,
 )
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.durable.worker.executor import (
     MOST_REFUSED,
     AttemptEnd,
     ClosureCall,
     Executor,
-    StoredAttempt,
+    PreparedClaim,
     Unrunnable,
     crashed,
     hand_back,
@@ -35,12 +34,13 @@ from poolhand.durable.worker.executor import (
     unwritable,
 )
 from poolhand.errors import BadSignature, JobLost, RetryLater, Undecodable, UsageError
-from poolhand.rules.causes import home_cause
+from poolhand.rules.explain import home_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Snoozed
 from poolhand.rules.retry import Retry
 from poolhand.runtime import Identity
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.envelope import KeyRing
+from poolhand.wire.wire import Wire
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 END = AttemptEnd(AT, 2.0, 0.0)
@@ -56,12 +56,12 @@ def add(number: int) -> int:
     return number + 1
 
 
-CODE = TaskCode("add", add, Serializer())
+CODE = TaskCode("add", add, Wire())
 CODES = TaskRegistry()
 CODES.add(CODE)
 
 
-def claim(brief: CallRecord | bytes | None = None, **fields: Any) -> Claim:
+def claim(record: CallRecord | bytes | None = None, **fields: Any) -> Claim:
     job = Job(
         id="job-1",
         pool="chat",
@@ -71,28 +71,28 @@ def claim(brief: CallRecord | bytes | None = None, **fields: Any) -> Claim:
         name="add",
         **{"attempts": 1, **fields},
     )
-    if brief is None:
-        brief = CallRecord("add", CODE.pack((4,), {}), record_of(Retry(attempts=3, jitter=0.0)))
-    return Claim(job, brief if isinstance(brief, bytes) else write_brief(brief), 7)
+    if record is None:
+        record = CallRecord("add", CODE.pack((4,), {}), record_of(Retry(attempts=3, jitter=0.0)))
+    return Claim(job, record if isinstance(record, bytes) else write_call_record(record), 7)
 
 
-def prepared(brief: CallRecord | bytes | None = None, **fields: Any) -> StoredAttempt:
-    errand = Executor(CODES).prepare(claim(brief, **fields), gone)
-    assert isinstance(errand, StoredAttempt)
-    return errand
+def prepared(record: CallRecord | bytes | None = None, **fields: Any) -> PreparedClaim:
+    ready = Executor(CODES).prepare(claim(record, **fields), gone)
+    assert isinstance(ready, PreparedClaim)
+    return ready
 
 
-def hopeless(brief: CallRecord | bytes) -> Unrunnable:
-    found = Executor(CODES).prepare(claim(brief), gone)
+def unrunnable(record: CallRecord | bytes) -> Unrunnable:
+    found = Executor(CODES).prepare(claim(record), gone)
     assert isinstance(found, Unrunnable)
     return found
 
 
 def test_a_brief_survives_being_kept() -> None:
     retry = Retry(attempts=3, give_up_on=(KeyError, "a.b.C"))
-    brief = CallRecord("add", b"x", record_of(retry), 3.0, 2.0, "thread", False, True, HOME)
-    found = read_brief(write_brief(brief), "job-1")
-    assert found == brief
+    record = CallRecord("add", b"x", record_of(retry), 3.0, 2.0, "thread", False, True, HOME)
+    found = read_call_record(write_call_record(record), "job-1")
+    assert found == record
     assert found.policy == Retry(attempts=3, give_up_on=("KeyError", "a.b.C"))
     assert CallRecord("add", b"").policy is None
 
@@ -100,13 +100,13 @@ def test_a_brief_survives_being_kept() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff", b"{}", msgspec.msgpack.encode([1])], ids=repr)
 def test_bytes_that_hold_no_brief_are_told_with_the_job(data: bytes) -> None:
     with pytest.raises(Undecodable, match="what job job-1 was ordered with cannot be read"):
-        read_brief(data, "job-1")
+        read_call_record(data, "job-1")
 
 
 def test_a_claim_becomes_a_call() -> None:
-    errand = prepared()
-    assert errand.call() == 5
-    assert (errand.code, errand.alone) == (CODE, False)
+    ready = prepared()
+    assert ready.call() == 5
+    assert (ready.code, ready.alone) == (CODE, False)
 
 
 def test_a_suspect_is_to_run_alone() -> None:
@@ -130,32 +130,32 @@ def test_the_causes_of_tasks_follow_what_is_registered() -> None:
     codes = TaskRegistry()
     executor = Executor(TaskRegistry(codes))
     assert executor.causes() == frozenset()
-    codes.add(TaskCode("later", add, Serializer()))
+    codes.add(TaskCode("later", add, Wire()))
     assert executor.causes() == {"task:later", "call:*/later"}
 
 
 def test_a_suspect_that_is_tried_once_runs_alone_after_its_first_crash() -> None:
-    brief = CallRecord("add", CODE.pack((4,), {}))
-    assert not prepared(brief).alone
-    assert prepared(brief, crashes=1).alone
+    record = CallRecord("add", CODE.pack((4,), {}))
+    assert not prepared(record).alone
+    assert prepared(record, crashes=1).alone
 
 
 def test_a_suspect_that_cannot_run_alone_runs_once_more_in_company_and_is_given_up() -> None:
-    nested = TaskCode("nested", lambda number: number, Serializer())
+    nested = TaskCode("nested", lambda number: number, Wire())
     executor = Executor(TaskRegistry())
     executor.codes.add(nested)
     for retry, crashes, given_up in ((1, 1, False), (1, 2, True), (3, 2, False)):
-        brief = CallRecord("nested", nested.pack((4,), {}), record_of(Retry(attempts=retry)))
-        found = executor.prepare(claim(brief, crashes=crashes), gone)
+        record = CallRecord("nested", nested.pack((4,), {}), record_of(Retry(attempts=retry)))
+        found = executor.prepare(claim(record, crashes=crashes), gone)
         assert isinstance(found, Unrunnable) is given_up
         if isinstance(found, Unrunnable):
             assert isinstance(found.outcome.error, JobLost)
             assert "define it at the top level of a module" in str(found.outcome.error)
 
 
-@pytest.mark.parametrize("brief", [b"", CallRecord("add", b"junk")], ids=["no brief", "no call"])
-def test_a_claim_that_cannot_be_read_has_failed_for_good(brief: CallRecord | bytes) -> None:
-    found = hopeless(brief)
+@pytest.mark.parametrize("record", [b"", CallRecord("add", b"junk")], ids=["no record", "no call"])
+def test_a_claim_that_cannot_be_read_has_failed_for_good(record: CallRecord | bytes) -> None:
+    found = unrunnable(record)
     change = Executor(CODES).settle(found.claim, found.outcome, None, END)
     assert change.job.status is Status.FAILED
 
@@ -172,22 +172,22 @@ def test_a_type_that_breaks_while_it_is_made_fails_its_job_alone() -> None:
 
     take.__annotations__ = {"value": Hostile}
     codes = TaskRegistry()
-    codes.add(TaskCode("take", take, Serializer()))
-    payload = Serializer().write(("take", ["value"], {"value": {"number": 13}}), "a call")
+    codes.add(TaskCode("take", take, Wire()))
+    payload = Wire().write(("take", ["value"], {"value": {"number": 13}}), "a call")
     assert isinstance(Executor(codes).prepare(claim(CallRecord("take", payload)), gone), Unrunnable)
 
 
 def test_a_closure_is_made_again_only_where_it_lives() -> None:
     executor = Executor(CODES)
-    brief = CallRecord("<lambda>", b"", closure=True, home=HOME)
-    found = executor.prepare(claim(brief), gone)
+    record = CallRecord("<lambda>", b"", closure=True, home=HOME)
+    found = executor.prepare(claim(record), gone)
     assert isinstance(found, Unrunnable)
-    assert "it lived in the process that submitted it" in str(found.outcome.error)
+    assert "it existed only in the process that submitted it" in str(found.outcome.error)
     executor.closures["job-1"] = ClosureCall.of(lambda: 9)
-    errand = executor.prepare(claim(brief), gone)
-    assert isinstance(errand, StoredAttempt)
-    assert errand.call() == 9
-    assert errand.code is None
+    ready = executor.prepare(claim(record), gone)
+    assert isinstance(ready, PreparedClaim)
+    assert ready.call() == 9
+    assert ready.code is None
 
 
 def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
@@ -197,8 +197,8 @@ def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
         asked.append((home, id))
         return True
 
-    brief = CallRecord("<lambda>", b"", closure=True, home=HOME)
-    change = Executor(CODES).prepare(claim(brief, attempts=2), alive)
+    record = CallRecord("<lambda>", b"", closure=True, home=HOME)
+    change = Executor(CODES).prepare(claim(record, attempts=2), alive)
     assert isinstance(change, Change)
     assert (change.job.status, change.job.attempts, change.wait) == (Status.SCHEDULED, 1, None)
     assert change.job.waits_for == home_cause(HOME)
@@ -207,10 +207,10 @@ def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
 
 def signing(*key_ids: str) -> TaskCode:
     secrets = {key_id: key_id.encode() * 16 for key_id in key_ids}
-    return TaskCode("add", add, Serializer(ring=KeyRing(secrets, current=key_ids[-1])))
+    return TaskCode("add", add, Wire(ring=KeyRing(secrets, current=key_ids[-1])))
 
 
-@pytest.mark.parametrize("reader", [signing("old"), TaskCode("add", add, Serializer())])
+@pytest.mark.parametrize("reader", [signing("old"), TaskCode("add", add, Wire())])
 def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(
     reader: TaskCode,
 ) -> None:
@@ -218,17 +218,17 @@ def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(
     codes.add(reader)
     others.add(writer)
     draft = claim().job
-    brief = CallRecord("add", b"", run=draft.run)
-    payload = writer.pack((4,), {}, bound(CALL, bound_to(draft, brief, draft.run)))
-    claimed = claim(replace(brief, payload=payload))
+    record = CallRecord("add", b"", run=draft.run)
+    payload = writer.pack((4,), {}, bound(CALL, bound_to(draft, record, draft.run)))
+    claimed = claim(replace(record, payload=payload))
     change = Executor(codes).prepare(claimed, gone)
     assert isinstance(change, Change)
     assert (change.job.waits_for, change.job.attempts) == ("key:new/add", 0)
     assert change.job.waits_for not in Executor(codes).causes()
     assert change.job.waits_for in Executor(others).causes()
-    errand = Executor(others).prepare(claimed, gone)
-    assert isinstance(errand, StoredAttempt)
-    assert errand.call() == 5
+    ready = Executor(others).prepare(claimed, gone)
+    assert isinstance(ready, PreparedClaim)
+    assert ready.call() == 5
 
 
 def test_a_call_that_was_altered_fails_whoever_reads_it() -> None:
@@ -244,9 +244,9 @@ def test_a_call_that_does_not_fit_waits_for_the_version_it_was_submitted_to() ->
     def wider(number: int, unit: str = "m") -> str:
         return f"{number} {unit}"
 
-    newer, executor = TaskCode("add", wider, Serializer()), Executor(CODES)
-    brief = CallRecord("add", newer.pack((4, "km"), {}), version=newer.version)
-    change = executor.prepare(claim(brief), gone)
+    newer, executor = TaskCode("add", wider, Wire()), Executor(CODES)
+    record = CallRecord("add", newer.pack((4, "km"), {}), version=newer.version)
+    change = executor.prepare(claim(record), gone)
     assert isinstance(change, Change)
     cause = f"call:{newer.version}/add"
     assert (change.job.waits_for, change.job.attempts) == (cause, 0)
@@ -261,10 +261,10 @@ def refuse(executor: Executor, version: str) -> None:
 
 def test_calls_that_were_refused_are_tried_again_when_a_task_is_registered_anew() -> None:
     codes = TaskRegistry()
-    codes.add(TaskCode("add", add, Serializer()))
+    codes.add(TaskCode("add", add, Wire()))
     executor = Executor(codes)
     refuse(executor, "v1")
-    codes.renew(TaskCode("add", add, Serializer()))
+    codes.renew(TaskCode("add", add, Wire()))
     assert executor.refused == frozenset()
     refuse(executor, "v2")
     assert executor.refused == {"call:v2/add"}
@@ -279,7 +279,7 @@ def test_the_versions_that_were_refused_are_bounded() -> None:
     assert executor.refused == {"call:latest/add"}
 
 
-@pytest.mark.parametrize("version", [None, TaskCode("add", add, Serializer()).version])
+@pytest.mark.parametrize("version", [None, TaskCode("add", add, Wire()).version])
 def test_a_call_that_its_own_version_cannot_read_fails(version: str | None) -> None:
     executor = Executor(CODES)
     found = executor.prepare(claim(CallRecord("add", b"garbage", version=version)), gone)
@@ -290,14 +290,14 @@ def test_a_call_that_its_own_version_cannot_read_fails(version: str | None) -> N
 
 def test_a_closure_that_was_kept_without_its_home_is_lost() -> None:
     old = msgspec.msgpack.encode(["<lambda>", b"", None, None, None, None, True, True])
-    assert read_brief(old, "job-1") == CallRecord("<lambda>", b"", closure=True)
+    assert read_call_record(old, "job-1") == CallRecord("<lambda>", b"", closure=True)
     found = Executor(CODES).prepare(claim(old), lambda home, id: True)
     assert isinstance(found, Unrunnable)
 
 
 def test_what_was_not_handed_in_is_looked_for_among_the_others() -> None:
     own, known = TaskRegistry(CODES), TaskRegistry(CODES)
-    other = TaskCode("add", gone, Serializer())
+    other = TaskCode("add", gone, Wire())
     own.add(other)
     assert (own.find("add"), known.find("add")) == (other, CODE)
     assert known.find("elsewhere") is None
@@ -306,8 +306,8 @@ def test_what_was_not_handed_in_is_looked_for_among_the_others() -> None:
 
 
 def test_a_value_is_kept_as_its_bytes() -> None:
-    executor, errand = Executor(CODES), prepared()
-    change = executor.complete(errand, errand.claim, 5, END)
+    executor, ready = Executor(CODES), prepared()
+    change = executor.complete(ready, ready.claim, 5, END)
     assert isinstance(change, Change)
     assert (change.token, change.job.status, change.job.ran) == (7, Status.COMPLETED, 2.0)
     assert CODE.unpack_result(change.job.result) == 5
@@ -322,9 +322,9 @@ def test_a_value_that_cannot_be_kept_is_a_failure_for_good() -> None:
         def __dict__(self) -> Any:  # type: ignore[override]
             raise ZeroDivisionError
 
-    executor, errand = Executor(CODES), prepared()
+    executor, ready = Executor(CODES), prepared()
     for value in (object(), Hostile(), {1: {2: Hostile()}}):
-        found = executor.complete(errand, errand.claim, value, END)
+        found = executor.complete(ready, ready.claim, value, END)
         assert isinstance(found, Failed)
         assert found.permanent
         assert isinstance(found.error, UsageError)
@@ -393,11 +393,11 @@ def test_a_brief_that_cannot_be_read_is_left_to_the_next_worker() -> None:
 
 
 def test_a_process_that_dies_with_its_own_job_again_and_again_ends_it() -> None:
-    executor, errand = Executor(CODES), prepared()
+    executor, ready = Executor(CODES), prepared()
     statuses = []
     for crashes in range(5):
         one = claim(attempts=crashes + 1, crashes=crashes)
-        statuses.append(executor.lost(one, errand.brief, END).job.status)
+        statuses.append(executor.lost(one, ready.record, END).job.status)
     assert statuses == [Status.QUEUED, Status.QUEUED, *[Status.FAILED] * 3]
 
 

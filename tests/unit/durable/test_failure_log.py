@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from poolhand import App, Job, Pool, Retry, RetryLater, Snooze, log_events, wait
+from poolhand import App, Pool, Retry, RetryLater, Snooze, log_events, wait
 from poolhand.observe.events import Events
 from poolhand.testing import SeededRuntime
+from poolhand.views import Job
 from tests.unit.durable.support import Gate, SharedStore, StoreApp, bury_all, seeded, until_later
 from tests.unit.durable.test_leases import Farm
 
@@ -125,7 +126,7 @@ async def test_the_jobs_of_a_process_that_died_are_logged_by_who_takes_them_back
 ) -> None:
     farm = Farm(runtime)
     one, two = farm.apps
-    await one.station()
+    await one.core.connection()
     worker = one.worker(5)
     await worker.start()
     async with two:
@@ -185,7 +186,7 @@ async def test_a_store_that_is_away_is_logged_once(
         await until_later(lambda: any("'heartbeat'" in one for one in logged(caplog)), runtime)
         store.down = False
         await (await ask.submit())
-    assert all("goes on trying: Unavailable: the store is away" in one for one in logged(caplog))
+    assert all("is retried: Unavailable: the store is away" in one for one in logged(caplog))
     assert len(set(logged(caplog))) == len(logged(caplog))
 
 

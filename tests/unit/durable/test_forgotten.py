@@ -71,8 +71,8 @@ async def test_the_job_of_a_key_is_kept_for_as_long_as_the_key_stands_for_it(
         first = await run.with_options(idempotency_key="k").submit(1)
         other = await run.submit(2)
         assert [await first, await other] == [1, 2]
-        station = await app.station()
-        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
+        connection = await app.core.connection()
+        await connection.thread.ask(lambda: connection.store.prune(over(0.0)))
         assert await app.get(other.id) is None
         again = await run.with_options(idempotency_key="k").submit(3)
         assert (again.id, await again) == (first.id, 1)

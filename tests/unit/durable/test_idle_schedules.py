@@ -10,8 +10,8 @@ import pytest
 from poolhand.app import App
 from poolhand.contract import Owner
 from poolhand.operate.actions import Operator
-from poolhand.operate.doctor.finding import Finding, Level
-from poolhand.operate.doctor.findings import examine
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import Finding, Level
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
 from tests.unit.durable.support import connected

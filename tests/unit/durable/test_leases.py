@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobLost, Retry, Status, Unavailable
+from poolhand import Retry
 from poolhand.app import App
 from poolhand.contract import Claim, Extended, Promoted
 from poolhand.durable.leases.heartbeat import GIVE_UP_AFTER, LEASE, OWNERS
 from poolhand.durable.leases.reaper import LEADER
 from poolhand.durable.worker.executor import crashed
+from poolhand.errors import JobLost, Unavailable
 from poolhand.observe.events import JobEnded, LeaseLost, OwnerReaped, StoreTrouble
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import Keep
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import (
     Gate,
     Heard,
@@ -26,6 +28,7 @@ from tests.unit.durable.support import (
     until,
     until_later,
 )
+from tests.unit.pool.support import large
 
 FOREVER = 10_000.0
 
@@ -59,19 +62,19 @@ class Farm:
 
     async def kill(self, app: StoreApp) -> None:
         """End an app as the death of its machine does: nothing is written any more."""
-        station = await app.station()
-        app._opening.abandon()
-        await until(lambda: station.keeper.closed)
+        connection = await app.core.connection()
+        app.core.slot.abandon()
+        await until(lambda: connection.thread.closed)
 
 
 async def reap(app: App) -> list[Claim]:
     """Take back everything that runs here, as a reaper does that takes its owner for dead."""
-    station = await app.station()
-    me = station.heart.owner.id
-    (lease,) = [one for one in await station.store.leases() if one.owner.id == me]
-    claims = await station.store.bury(me, lease.renewal)
-    changes = [crashed(claim, app.runtime.wall()) for claim in claims]
-    await station.keeper.ask(lambda: station.store.replace(changes))
+    connection = await app.core.connection()
+    me = connection.heartbeat.owner.id
+    (lease,) = [one for one in await connection.store.leases() if one.owner.id == me]
+    claims = await connection.store.expire_owner(me, lease.renewal)
+    changes = [crashed(claim, app.core.runtime.wall()) for claim in claims]
+    await connection.thread.ask(lambda: connection.store.replace(changes))
     return claims
 
 
@@ -122,12 +125,14 @@ async def test_an_owner_that_was_buried_goes_on_under_another_name(
     farm = Farm(runtime)
     one = farm.apps[0]
     async with one, one.worker():
-        station = await one.station()
-        before = station.heart.owner.id
+        connection = await one.core.connection()
+        before = connection.heartbeat.owner.id
         await bury_all(one)
         await asyncio.sleep(6)
-        assert station.heart.owner.id != before
-        assert [lease.owner.id for lease in await farm.store.leases()] == [station.heart.owner.id]
+        assert connection.heartbeat.owner.id != before
+        assert [lease.owner.id for lease in await farm.store.leases()] == [
+            connection.heartbeat.owner.id
+        ]
         assert await (await farm.tasks[0].submit(1)) == "one"
 
 
@@ -204,7 +209,7 @@ async def test_the_jobs_of_a_machine_that_vanished_run_again_within_35_seconds(
     ticket = await farm.tasks[0].submit(FOREVER)
     await until(lambda: farm.ran == ["one"])
     async with two, two.worker(2):
-        owner = (await one.station()).heart.owner
+        owner = (await one.core.connection()).heartbeat.owner
         began = runtime.monotonic()
         await farm.kill(one)
         await asyncio.sleep(LEASE - 6)
@@ -224,6 +229,7 @@ async def test_the_jobs_of_a_machine_that_vanished_run_again_within_35_seconds(
 
 
 @seeded
+@large
 async def test_an_owner_that_renews_is_not_taken_for_dead(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, two = farm.apps
@@ -241,7 +247,7 @@ async def test_what_must_not_run_twice_has_failed_when_its_machine_is_gone(
     farm = Farm(runtime)
     one, two = farm.apps
     async with two:
-        await one.station()
+        await one.core.connection()
         worker = one.worker()
         await worker.start()
         ticket = await farm.tasks[0].with_options(on_crash="fail").submit(FOREVER)
@@ -286,8 +292,8 @@ async def test_one_at_a_time_leads_and_another_follows(runtime: SeededRuntime) -
         found = await farm.store.get_document(LEADER)
         assert found is not None
         leader = found[0].decode()
-        stations = {app: await app.station() for app in (one, two)}
-        owners = {station.heart.owner.id: app for app, station in stations.items()}
+        connections = {app: await app.core.connection() for app in (one, two)}
+        owners = {connection.heartbeat.owner.id: app for app, connection in connections.items()}
         first = owners[leader]
         await asyncio.sleep(60)
         found = await farm.store.get_document(LEADER)
@@ -298,14 +304,14 @@ async def test_one_at_a_time_leads_and_another_follows(runtime: SeededRuntime) -
         found = await farm.store.get_document(LEADER)
         assert found is not None
         other = two if first is one else one
-        assert found[0].decode() == stations[other].heart.owner.id
+        assert found[0].decode() == connections[other].heartbeat.owner.id
 
 
 @seeded
 async def test_what_is_due_comes_although_the_leader_vanished(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, two = farm.apps
-    await one.station()
+    await one.core.connection()
     await asyncio.sleep(2)
     async with two, two.worker():
         ticket = await farm.tasks[1].with_options(delay=5).submit(0)
@@ -321,7 +327,7 @@ async def test_an_app_that_was_closed_holds_nothing_and_is_forgotten(
     one, two = farm.apps
     async with two:
         async with one, one.worker():
-            owner = (await one.station()).heart.owner.id
+            owner = (await one.core.connection()).heartbeat.owner.id
             assert await (await farm.tasks[0].submit(1)) == "one"
             assert owner in {lease.owner.id for lease in await farm.store.leases()}
         assert owner not in {lease.owner.id for lease in await farm.store.leases()}
@@ -348,7 +354,7 @@ async def test_two_reapers_take_a_dead_owner_s_jobs_back_once(runtime: SeededRun
     farm = Farm(runtime)
     one, two = farm.apps
     three = StoreApp(farm.store, runtime, events=farm.heard.events)
-    await one.station()
+    await one.core.connection()
     worker = one.worker(5)
     await worker.start()
     async with two, three:
@@ -413,7 +419,7 @@ async def test_a_leader_that_leaves_code_behind_does_not_go_on_leading(
         await asyncio.sleep(2)
         assert await farm.store.get_document(LEADER) is not None
     assert await farm.store.get_document(LEADER) is None
-    assert [lease.holds for lease in await farm.store.leases()] == [1]
+    assert [lease.held for lease in await farm.store.leases()] == [1]
     await asyncio.sleep(100)
 
 
@@ -484,15 +490,15 @@ async def test_however_many_notice_a_burial_one_new_owner_is_made(runtime: Seede
     farm = Farm(runtime)
     one, _ = farm.apps
     async with one:
-        station = await one.station()
+        connection = await one.core.connection()
         await bury_all(one)
         farm.store.lag = lambda: runtime.random.random()
-        renew = station.heart.renew
-        await station.keeper.ask(lambda: asyncio.gather(*(renew() for _ in range(5))))
+        renew = connection.heartbeat.renew
+        await connection.thread.ask(lambda: asyncio.gather(*(renew() for _ in range(5))))
         farm.store.lag = None
-        leases = await station.store.leases()
-        living = [lease.owner.id for lease in leases if not lease.buried]
-        assert living == [station.heart.owner.id]
+        leases = await connection.store.leases()
+        living = [lease.owner.id for lease in leases if not lease.expired]
+        assert living == [connection.heartbeat.owner.id]
 
 
 @seeded
@@ -520,7 +526,7 @@ async def test_a_process_is_known_to_work_while_it_has_a_worker(runtime: SeededR
         return [lease.owner.works for lease in await farm.store.leases()]
 
     async with one:
-        await one.station()
+        await one.core.connection()
         assert await works() == [False]
         farm.store.down = True
         async with one.worker():
@@ -569,7 +575,7 @@ async def test_while_much_is_old_the_leader_goes_on_forgetting(runtime: SeededRu
     store = Old(runtime)
     farm = Farm(runtime, store)
     async with farm.apps[0] as app:
-        await app.station()
+        await app.core.connection()
         await asyncio.sleep(3)
         assert store.sweeps == 10
         await asyncio.sleep(30)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Status
+from poolhand import App
+from poolhand.views import Status
 from tests.unit.durable.support import until
 
 LIMIT = 40

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from poolhand import App
-from poolhand.durable.worker import attention
-from poolhand.durable.worker.settings import WorkerSettings
+from poolhand.durable.worker.worker import WorkerSettings
 from poolhand.observe.events import Event, Events, LoopBlocked
+from poolhand.pool.monitor import watchdog
 
 LIMIT = 20.0
 
@@ -45,14 +45,14 @@ def app(heard: list[Event]) -> App:
 async def test_a_resting_worker_is_watched_from_its_first_job_on_and_rests_again(
     app: App, heard: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "REST_AFTER", 0.05)
+    monkeypatch.setattr(watchdog, "REST_AFTER", 0.05)
     await until_nobody_watches()
 
     @app.task(name="block")
     async def block() -> None:
         threading.Event().wait(0.4)
 
-    async with app, app.shift(WorkerSettings(2, rests=True)):
+    async with app, app.core.make_worker(WorkerSettings(2, rests=True)):
         for blocked in (1, 2):
             assert not watchers()
             await (await block.submit())
@@ -64,14 +64,14 @@ async def test_a_resting_worker_is_watched_from_its_first_job_on_and_rests_again
 async def test_jobs_that_follow_each_other_are_watched_by_one(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "REST_AFTER", 60.0)
+    monkeypatch.setattr(watchdog, "REST_AFTER", 60.0)
     await until_nobody_watches()
 
     @app.task(name="quick")
     async def quick() -> float:
         return time.monotonic()
 
-    async with app, app.shift(WorkerSettings(1, rests=True)):
+    async with app, app.core.make_worker(WorkerSettings(1, rests=True)):
         await (await quick.submit())
         first = watchers()
         assert len(first) == 1

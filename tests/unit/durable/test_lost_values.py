@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import Undecodable, UsageError
+from poolhand.wire.wire import Wire
 from tests.unit.durable.test_argument_types import there_and_back
 
 # The hour that the clocks of Berlin show twice.
@@ -122,7 +122,7 @@ def code(hint: Any, **options: Any) -> TaskCode:
         return x
 
     task.__annotations__ = {"x": hint, "return": hint}
-    return TaskCode("task", task, Serializer(**options))
+    return TaskCode("task", task, Wire(**options))
 
 
 def used() -> Cached:
@@ -240,9 +240,9 @@ def test_a_kept_call_of_another_signature_is_told_by_its_arguments() -> None:
     with pytest.raises(Undecodable) as caught:
         code(dict[str, int]).unpack(payload)
     assert caught.value.message == (
-        "the kept call of task does not fit task(x: dict[str, int]) -> dict[str, int] any more: "
+        "the stored call of task does not fit task(x: dict[str, int]) -> dict[str, int] any more: "
         "argument 'x'[...]: Expected `int`, got `str`; annotate the parameter so that it takes "
-        "both, until no such job is left, or submit the job anew"
+        "both, until no such job is left, or submit the job again"
     )
 
 

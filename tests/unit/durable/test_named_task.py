@@ -9,20 +9,14 @@ from typing import Any, Literal
 
 import pytest
 
-from poolhand import (
-    KeyRing,
-    PoolFull,
-    Retry,
-    Session,
-    Status,
-    UsageError,
-    bounded,
-    fair_round_robin,
-)
+from poolhand import Retry, Session, UsageError, bounded, fair_round_robin
 from poolhand.app import App
-from poolhand.durable.calls.call_record import read_brief
+from poolhand.durable.calls.call_record import read_call_record
 from poolhand.durable.client.named_task import KNOWN_FOR
+from poolhand.errors import PoolFull
+from poolhand.settings import KeyRing, Wire
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import SharedStore, StoreApp, seeded
 
 
@@ -83,10 +77,10 @@ async def test_a_task_is_submitted_without_its_code(apps: tuple[App, App]) -> No
         )
         job = ticket.snapshot()
         assert (job.pool, job.priority, job.name) == ("research", 3, "agents.research")
-        station = await here.station()
-        data = await station.keeper.ask(lambda: station.store.brief(job.id))
+        connection = await here.core.connection()
+        data = await connection.thread.ask(lambda: connection.store.brief(job.id))
         assert data is not None
-        brief = read_brief(data, job.id)
+        brief = read_call_record(data, job.id)
         assert (brief.timeout, brief.retry and brief.retry.attempts) == (60, 2)
         assert brief.version is not None
 
@@ -228,7 +222,10 @@ async def test_an_agent_is_submitted_in_a_session(apps: tuple[App, App]) -> None
 
 async def test_signed_calls_are_submitted_by_name(shared_url: str) -> None:
     ring = KeyRing({"k": b"0123456789abcdef"}, current="k")
-    here, there = App(shared_url, ring=ring), tasks_of(App(shared_url, ring=ring))
+    here, there = (
+        App(shared_url, wire=Wire(ring=ring)),
+        tasks_of(App(shared_url, wire=Wire(ring=ring))),
+    )
     async with here, there, there.worker():
         ticket = await here.submit("agents.research", "bees")
         assert await ticket == {"topic": "bees", "pages": 1}

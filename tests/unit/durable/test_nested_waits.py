@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from poolhand import App, Deadlock, Job, Ticket, wait
+from poolhand import App, Ticket, wait
 from poolhand.contract import Filter
+from poolhand.errors import Deadlock
 from poolhand.observe.events import DeadlockFound, Events
 from poolhand.rules.job import Status
 from poolhand.testing import SeededRuntime
+from poolhand.views import Job
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, until_later
 
 LATEST = 15.0  # seconds after which a wait that cannot end has ended
@@ -52,8 +54,8 @@ class Family:
 
 
 async def find(app: App, name: str) -> list[Job]:
-    station = await app.station()
-    page = await station.keeper.ask(lambda: station.store.find(Filter(name=name)))
+    connection = await app.core.connection()
+    page = await connection.thread.ask(lambda: connection.store.find(Filter(name=name)))
     return [one.job for one in page.jobs]
 
 
@@ -307,8 +309,8 @@ async def test_what_was_written_down_is_gone_when_no_job_waits(runtime: SeededRu
     family = Family(app, runtime)
 
     async def written() -> list[str]:
-        station = await app.station()
-        return await station.keeper.ask(lambda: station.store.scan("nested/"))
+        connection = await app.core.connection()
+        return await connection.thread.ask(lambda: connection.store.scan("nested/"))
 
     async with app, app.worker(slots=1):
         ticket = await family.outer.submit(1)

@@ -8,8 +8,8 @@ import pytest
 
 from poolhand import Pool, bounded, fair_round_robin
 from poolhand.app import App
-from poolhand.operate.doctor.finding import Finding, Level
-from poolhand.operate.doctor.findings import examine
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import Finding, Level
 from poolhand.stores.open import store_of
 from tests.unit.durable.support import connected
 
@@ -29,14 +29,14 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def conflicts(app: App) -> list[Finding]:
-    findings = await examine(store_of(app.url, app.runtime), app.runtime)
+    findings = await examine(store_of(app.url, app.core.runtime), app.core.runtime)
     return [finding for finding in findings if finding.check == "pools"]
 
 
 async def test_a_declaration_that_changes_settings_of_another_app_is_warned_of_once(
     shared_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = store_of(shared_url, App(shared_url).runtime).place
+    place = store_of(shared_url, App(shared_url).core.runtime).place
     one = declaring(shared_url, max_concurrent=3)
     other = declaring(shared_url, max_concurrent=5, backpressure=bounded(7), queue="fifo")
     async with one:
@@ -93,7 +93,7 @@ async def test_a_pool_that_a_process_resizes_itself_is_not_warned_of(
 
 async def test_the_doctor_names_workers_that_declare_a_pool_differently(shared_url: str) -> None:
     one, other = declaring(shared_url, max_concurrent=3), declaring(shared_url, max_concurrent=5)
-    me = f"{one.runtime.identity()[0]} pid {os.getpid()}"
+    me = f"{one.core.runtime.identity()[0]} pid {os.getpid()}"
     async with one, one.worker():
         await connected(one, 1)
         assert await conflicts(one) == []
@@ -106,7 +106,7 @@ async def test_the_doctor_names_workers_that_declare_a_pool_differently(shared_u
                 f" 3 is declared by {me}"
             )
             assert finding.fix is not None
-            assert finding.fix.startswith("declare it alike in all apps and versions")
+            assert finding.fix.startswith("declare it the same in all apps and versions")
         await connected(one, 1)
         # The other worker is gone; what it declared still holds.
         assert len(await conflicts(one)) == 1

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import JobLost, Status
 from poolhand.app import App
 from poolhand.contract import ClaimRequest, Filter
 from poolhand.durable.worker.executor import crashed
+from poolhand.errors import JobLost
 from poolhand.observe.events import OwnerReaped, WorkerVanished
+from poolhand.views import Status
 from tests.unit.durable import farm_tasks
 from tests.unit.durable.support import Heard, stored
 
@@ -80,18 +81,18 @@ async def lines(path: Path, count: int) -> list[str]:
 
 async def crash_twice(app: App) -> None:
     """Claim what waits and let its owner die, twice."""
-    station = await app.station()
-    store, heart = station.store, station.heart
+    connection = await app.core.connection()
+    store, heartbeat = connection.store, connection.heartbeat
 
     async def crash() -> None:
         for _ in range(2):
-            await store.claim(ClaimRequest(heart.owner.id, (0,)))
+            await store.claim(ClaimRequest(heartbeat.owner.id, (0,)))
             (lease,) = await store.leases()
-            claims = await store.bury(heart.owner.id, lease.renewal)
-            await store.replace([crashed(claim, app.runtime.wall()) for claim in claims])
-            await heart.renew()
+            claims = await store.expire_owner(heartbeat.owner.id, lease.renewal)
+            await store.replace([crashed(claim, app.core.runtime.wall()) for claim in claims])
+            await heartbeat.renew()
 
-    await station.keeper.ask(crash)
+    await connection.thread.ask(crash)
 
 
 async def test_a_task_in_a_process_gets_and_returns_data_and_sees_its_token(url: str) -> None:
@@ -193,8 +194,10 @@ async def test_the_jobs_of_a_killed_worker_run_again_within_seconds(
         assert max(int(line.split()[1]) for line in before) < min(
             int(line.split()[1]) for line in after
         )
-        station = await app.station()
-        counted = await station.keeper.ask(lambda: station.store.count(Filter(name=hang.name)))
+        connection = await app.core.connection()
+        counted = await connection.thread.ask(
+            lambda: connection.store.count(Filter(name=hang.name))
+        )
         assert sum(counted.values()) == 3
         jobs = [(await ticket.refresh()) for ticket in tickets]
         assert {job.crashes for job in jobs} <= {1, 2}
@@ -317,9 +320,9 @@ async def test_ctrl_c_ends_a_submit_that_waits_for_a_place(tmp_path: Path) -> No
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
     async def parked() -> int:
-        station = await app.station()
-        rows = await station.keeper.ask(station.store.pools)
-        return sum(row.parked for row in rows)
+        connection = await app.core.connection()
+        rows = await connection.thread.ask(connection.store.pools)
+        return sum(row.blocked_submitters for row in rows)
 
     async with app:
         with submitter(app.url) as process:

@@ -7,13 +7,16 @@ from itertools import pairwise
 
 import pytest
 
-from poolhand import Fault, Job, KeyRing, Retry, Status, wait
+from poolhand import Retry, wait
 from poolhand.app import App
 from poolhand.contract import Filter
 from poolhand.observe.events import CallbackFailed, JobEnded, JobRetried, JobSetAside, JobStarted
 from poolhand.rules.audit import DEQUEUE, STREAM
+from poolhand.settings import KeyRing, Wire
 from poolhand.testing import SeededRuntime
+from poolhand.views import Fault, Job, Status
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, stored
+from tests.unit.pool.support import large
 
 
 @seeded
@@ -107,8 +110,8 @@ async def test_dead_jobs_are_listed(runtime: SeededRuntime) -> None:
     async with app, app.worker(3):
         tickets = [await call.submit(fail) for fail in (True, False, True)]
         await wait(tickets)
-        station = await app.station()
-        page = await station.store.find(Filter(dead=True))
+        connection = await app.core.connection()
+        page = await connection.store.find(Filter(dead=True))
     assert {one.job.id for one in page.jobs} == {tickets[0].id, tickets[2].id}
 
 
@@ -167,6 +170,7 @@ async def test_a_callback_that_does_not_end_is_stopped_with_the_drain(
 
 
 @seeded
+@large
 async def test_a_task_that_no_worker_knows_waits_says_so_and_runs_when_its_worker_comes(
     runtime: SeededRuntime,
 ) -> None:
@@ -230,9 +234,12 @@ async def test_a_job_signed_with_a_key_that_a_worker_lacks_waits_for_one_that_ha
     store, heard = SharedStore(runtime), Heard()
     secrets = {"old": b"o" * 32, "new": b"n" * 32}
     behind = StoreApp(
-        store, runtime, ring=KeyRing({"old": b"o" * 32}, current="old"), events=heard.events
+        store,
+        runtime,
+        wire=Wire(ring=KeyRing({"old": b"o" * 32}, current="old")),
+        events=heard.events,
     )
-    ahead = StoreApp(store, runtime, ring=KeyRing(secrets, current="new"))
+    ahead = StoreApp(store, runtime, wire=Wire(ring=KeyRing(secrets, current="new")))
 
     async def call(number: int) -> int:
         return number

@@ -8,22 +8,14 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Job,
-    JobRejected,
-    Retry,
-    RetryLater,
-    Session,
-    Status,
-    UsageError,
-    bounded,
-    list_pools,
-)
+from poolhand import Retry, RetryLater, Session, UsageError, bounded, list_pools
 from poolhand.app import App
 from poolhand.contract import Filter
-from poolhand.durable.client.stored_map import UNCAPPED_WINDOW, map_window
+from poolhand.durable.client.submit import UNCAPPED_WINDOW, map_window
+from poolhand.errors import JobRejected
 from poolhand.observe.events import JobSubmitted
 from poolhand.rules.queue.backpressure import fail_fast, ring_buffer, unbounded
+from poolhand.views import Job, Status
 from tests.unit.durable.support import Gate, Heard, until
 
 
@@ -145,7 +137,7 @@ def test_a_pool_without_a_cap_has_a_wide_window() -> None:
     app = App("memory://")
     app.pool("open")
     app.pool("capped", max_concurrent=1)
-    found = [app.slots(pool) for pool in ("open", "undeclared", "capped")]
+    found = [app.core.declared.slots(pool) for pool in ("open", "undeclared", "capped")]
     assert found == [None, None, 1]
 
 
@@ -248,11 +240,11 @@ async def test_run_raises_what_keeps_a_job_out(url: str) -> None:
 
 
 async def count(app: App, pool: str) -> dict[Status, int]:
-    station = await app.station()
-    return dict(await station.keeper.ask(lambda: station.store.count(Filter(pool=pool))))
+    connection = await app.core.connection()
+    return dict(await connection.thread.ask(lambda: connection.store.count(Filter(pool=pool))))
 
 
 async def listed(app: App, name: str) -> list[Job]:
-    station = await app.station()
-    page = await station.keeper.ask(lambda: station.store.find(Filter(name=name)))
+    connection = await app.core.connection()
+    page = await connection.thread.ask(lambda: connection.store.find(Filter(name=name)))
     return [one.job for one in page.jobs]

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import Status, UsageError, WorkerReport
+from poolhand import UsageError
 from poolhand.app import App
+from poolhand.views import Status, WorkerReport
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 

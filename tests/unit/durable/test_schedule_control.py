@@ -12,12 +12,14 @@ import pytest
 from poolhand import App, PoolhandError, UsageError, fail_fast
 from poolhand.contract import Put
 from poolhand.durable.client.task import Task
-from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.connection.connection import store_proxy
 from poolhand.durable.scheduler import CALLS, DOCUMENTS, PAUSES, SchedulePause
 from poolhand.operate.actions import Operator
+from poolhand.settings import Wire
 from poolhand.testing import SeededRuntime
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.envelope import KeyRing
 from tests.unit.durable.support import SharedStore, StoreApp, seeded
+from tests.unit.pool.support import large
 
 BY = "anna"
 
@@ -35,7 +37,7 @@ def noting(app: App, ran: list[Any], *kept: Any, **named: Any) -> Task[..., Any,
 
 def bare(app: App) -> Operator:
     """Return the operator of a command, which has nothing but the store."""
-    return Operator(StoreProxy(app), app.runtime)
+    return Operator(store_proxy(app.core), app.core.runtime)
 
 
 @seeded
@@ -217,6 +219,7 @@ async def test_a_name_means_the_schedule_that_is_declared_not_one_that_a_deploy_
 
 @pytest.mark.parametrize("works", [True, False])
 @seeded
+@large
 async def test_a_resumed_schedule_goes_on_with_its_next_moment(
     runtime: SeededRuntime, works: bool
 ) -> None:
@@ -322,7 +325,7 @@ async def test_a_call_that_is_signed_is_triggered_only_where_the_keys_are(
     runtime: SeededRuntime,
 ) -> None:
     ring = KeyRing({"k": b"k" * 32}, current="k")
-    app = App("memory://", runtime=runtime, ring=ring)
+    app = App("memory://", runtime=runtime, wire=Wire(ring=ring))
     ran: list[Any] = []
     noting(app, ran, "acme")
     async with app, app.worker():

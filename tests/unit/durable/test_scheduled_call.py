@@ -9,12 +9,13 @@ from threading import current_thread
 import pytest
 from pydantic import BaseModel, field_serializer, field_validator
 
-from poolhand import App, KeyRing, context, current_job
+from poolhand import App, context, current_job
+from poolhand.settings import KeyRing, Wire
 from poolhand.testing import SeededRuntime
 from tests.unit.durable.support import seeded
 
 RING = KeyRing({"k": b"k" * 32}, current="k")
-KEEPER = "poolhand-keeper"
+STORE_THREAD = "poolhand-store"
 REQUEST = context.register(ContextVar[str | None]("scheduled_call_request", default=None))
 threads: dict[str, set[str]] = {"validate": set(), "write": set(), "repr": set()}
 
@@ -45,7 +46,7 @@ class Query(BaseModel):
 async def test_code_of_arguments_never_runs_on_the_thread_of_the_store(
     ring: KeyRing | None, late: bool
 ) -> None:
-    app = App("memory://", ring=ring)
+    app = App("memory://", wire=Wire(ring=ring))
     ran = asyncio.Event()
     found: list[Query] = []
 
@@ -71,14 +72,14 @@ async def test_code_of_arguments_never_runs_on_the_thread_of_the_store(
     assert schedule.arguments == "Query(bees)"
     assert len(found) >= 2
     assert all(one == Query(text="bees") for one in found)
-    assert all(seen and KEEPER not in seen for seen in threads.values()), threads
+    assert all(seen and STORE_THREAD not in seen for seen in threads.values()), threads
 
 
 @seeded
 async def test_each_moment_of_a_signed_schedule_has_a_signature_of_its_own(
     runtime: SeededRuntime,
 ) -> None:
-    app = App("memory://", runtime=runtime, ring=RING)
+    app = App("memory://", runtime=runtime, wire=Wire(ring=RING))
     ran: list[tuple[str, str]] = []
 
     @app.every(10, args=("acme",))

@@ -11,13 +11,14 @@ from typing import Any, assert_type
 import msgspec
 import pytest
 
-from poolhand import App, Session, Status, Ticket, UsageError, bounded, current_job
+from poolhand import App, Session, Ticket, UsageError, bounded, current_job
 from poolhand.contract import Filter, LogLine, Put
 from poolhand.durable.client.task import Task
 from poolhand.durable.scheduler import DOCUMENTS, ScheduleRecord
 from poolhand.observe.events import JobSubmitted, StoreTrouble, SubmitRefused, SubmitterParked
 from poolhand.rules.schedule import EPOCH
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Gate, Heard, SharedStore, StoreApp, seeded, until
 
 KEY = re.compile(r"schedule:(?P<task>.+?):(?P<text>.+):(?P<moment>\d{4}-.+)")
@@ -123,16 +124,16 @@ async def test_another_process_goes_on_where_one_has_died(runtime: SeededRuntime
     clock(first, ran, 10)
     clock(second, ran, 10)
     async with second, second.worker():
-        await first.station()
-        shift = first.worker()
-        await shift.start()
+        await first.core.connection()
+        worker = first.worker()
+        await worker.start()
         began = runtime.wall()
         await asyncio.sleep(runtime.random.uniform(9, 31))
-        first._opening.abandon()
+        first.core.slot.abandon()
         await asyncio.sleep(61)
         ended = runtime.wall()
-        shift.hurry(0)
-        await shift.drain()
+        worker.hurry(0)
+        await worker.drain()
     assert sorted(set(ran))[-6:] == expected(began, ended, 10)[-6:]
 
 
@@ -352,8 +353,8 @@ async def test_a_schedule_runs_while_there_is_a_worker_and_only_then(
     clock(app, ran, 10)
 
     async def jobs() -> int:
-        station = await app.station()
-        found = await station.keeper.ask(lambda: station.store.count(Filter()))
+        connection = await app.core.connection()
+        found = await connection.thread.ask(lambda: connection.store.count(Filter()))
         return sum(found.values())
 
     async with app:
@@ -406,8 +407,8 @@ async def test_a_job_of_a_schedule_says_who_submitted_it(runtime: SeededRuntime)
     clock(app, [], 10)
     async with app, app.worker():
         await asyncio.sleep(15)
-        station = await app.station()
-        (found,) = (await station.keeper.ask(lambda: station.store.find(Filter()))).jobs
+        connection = await app.core.connection()
+        (found,) = (await connection.thread.ask(lambda: connection.store.find(Filter()))).jobs
         assert found.job.submitted_by == "schedule"
         assert found.job.status is Status.COMPLETED
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel, Field, model_validator
 
 from poolhand.durable.calls.schema import _without_notes, arguments_schema
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode
-from poolhand.rules.values.json_schema import NEEDED, schema_fault
+from poolhand.rules.json_schema import NEEDED, schema_fault
 from poolhand.wire.limits import Limits
+from poolhand.wire.wire import Wire
 
 
 class Model(BaseModel):
@@ -33,8 +33,8 @@ def task(order: Order, note: str = "", *more: int, model: Model | None = None, *
     """Take one of everything."""
 
 
-def code(fn: Any, parcels: Serializer | None = None) -> TaskCode:
-    return TaskCode("task", fn, parcels or Serializer())
+def code(fn: Any, wire: Wire | None = None) -> TaskCode:
+    return TaskCode("task", fn, wire or Wire())
 
 
 def test_arguments_are_described_by_a_json_schema() -> None:
@@ -161,5 +161,5 @@ def test_a_field_more_in_a_type_is_another_version() -> None:
 def test_a_worker_that_takes_less_is_another_version() -> None:
     def plain(number: int) -> None: ...
 
-    small = Serializer(limits=Limits(payload=1000))
+    small = Wire(limits=Limits(payload=1000))
     assert code(plain).version != code(plain, small).version

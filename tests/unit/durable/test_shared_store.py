@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from poolhand import PoolFull, Retry, Status, bounded, wait
+from poolhand import Retry, bounded, wait
 from poolhand.app import App
 from poolhand.contract import PoolRow
 from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.worker.executor import crashed
+from poolhand.errors import PoolFull
 from poolhand.observe.events import LeaseLost
+from poolhand.views import Status
 from tests.conditions import STRANGER
 from tests.unit.durable.support import Heard, until
 
@@ -65,9 +67,9 @@ async def test_a_key_is_one_job_for_both(shared_url: str) -> None:
     assert len(pair.ran) == 1
 
 
-async def row_of(station: StoreConnection) -> PoolRow:
+async def row_of(connection: StoreConnection) -> PoolRow:
     """Return the only pool that is not one of others."""
-    rows = await station.keeper.ask(station.store.pools)
+    rows = await connection.thread.ask(connection.store.pools)
     (row,) = [one for one in rows if one.spec.name != STRANGER]
     return row
 
@@ -79,11 +81,11 @@ async def test_a_submitter_of_one_waits_for_a_place_that_the_other_frees(shared_
         first = [await pair.tasks[1].submit(0)]
         await until(lambda: pair.inside == 1)
         first.append(await pair.tasks[1].submit(1))
-        station = await one.station()
+        connection = await one.core.connection()
         waiting = []
         for number in (2, 3):
             waiting.append(asyncio.ensure_future(pair.tasks[0].submit(number)))
-            while (await row_of(station)).parked < number - 1:  # noqa: ASYNC110
+            while (await row_of(connection)).blocked_submitters < number - 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         pair.opened.set()
         later = [await one for one in waiting]
@@ -96,11 +98,11 @@ async def test_a_parked_submitter_that_leaves_is_forgotten(shared_url: str) -> N
     one = pair.apps[0]
     async with one:
         await pair.tasks[0].submit(0)
-        with pytest.raises(PoolFull, match=r"had no place for 0\.2"):
+        with pytest.raises(PoolFull, match=r"stayed full for 0\.2"):
             await pair.tasks[0].submit(1)
-        station = await one.station()
-        row = await row_of(station)
-        assert (row.queued, row.parked) == (1, 0)
+        connection = await one.core.connection()
+        row = await row_of(connection)
+        assert (row.queued, row.blocked_submitters) == (1, 0)
 
 
 async def test_the_other_hears_of_an_end_without_asking_for_long(shared_url: str) -> None:
@@ -120,20 +122,20 @@ async def test_a_lost_lease_stops_the_job_and_the_other_runs_it(shared_url: str)
     async with one, two, one.worker():
         ticket = await pair.tasks[0].submit(7)
         await until(lambda: pair.ran == [7])
-        mine, theirs = await one.station(), await two.station()
+        mine, theirs = await one.core.connection(), await two.core.connection()
 
         async def reap() -> None:
             leases = await theirs.store.leases()
-            lease = next(one for one in leases if one.owner.id == mine.heart.owner.id)
-            claims = await theirs.store.bury(lease.owner.id, lease.renewal)
-            changes = [crashed(claim, two.runtime.wall()) for claim in claims]
+            lease = next(one for one in leases if one.owner.id == mine.heartbeat.owner.id)
+            claims = await theirs.store.expire_owner(lease.owner.id, lease.renewal)
+            changes = [crashed(claim, two.core.runtime.wall()) for claim in claims]
             assert (await theirs.store.replace(changes)).made == (True,)
 
-        await theirs.keeper.ask(reap)
+        await theirs.thread.ask(reap)
         async with two.worker():
             await until(lambda: pair.ran == [7, 7])
             # At its next renewal the first one hears of it, and stops.
-            await mine.keeper.ask(mine.heart.renew)
+            await mine.thread.ask(mine.heartbeat.renew)
             await until(lambda: pair.inside == 1)
             pair.opened.set()
             assert await ticket == 7
@@ -161,8 +163,8 @@ async def test_code_in_a_thread_that_does_not_stop_counts_until_it_ends(url: str
         first = await stubborn.submit()
         second = await polite.submit()
         assert (await wait(first)).status is Status.FAILED
-        station = await app.station()
-        row = await row_of(station)
+        connection = await app.core.connection()
+        row = await row_of(connection)
         assert (row.running, row.queued) == (1, 1), "it counts although it is over"
         let_go.set()
         assert await second is False

@@ -1,4 +1,4 @@
-"""The keeper: whoever asks is answered, whatever happens, on whatever loop or thread."""
+"""The store thread: whoever asks is answered, whatever happens, on whatever loop or thread."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from poolhand import PoolFull, Unavailable, UsageError
+from poolhand import UsageError
 from poolhand.app import App
 from poolhand.contract import JobBatch
 from poolhand.durable.connection.store_thread import StoreThread
+from poolhand.errors import PoolFull, Unavailable
 from poolhand.observe.events import StoreTrouble
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.durable.support import Heard, SharedStore, seeded
 
@@ -26,12 +27,12 @@ request: ContextVar[str] = ContextVar("request", default="none")
 async def nothing() -> None: ...
 
 
-def keeper_of(runtime: Runtime, heard: Heard | None = None) -> StoreThread:
+def store_thread_of(runtime: Runtime, heard: Heard | None = None) -> StoreThread:
     return StoreThread(MemoryStore(runtime), runtime, (heard or Heard()).events)
 
 
 async def test_an_answer_comes_to_the_loop_that_asked() -> None:
-    keeper = keeper_of(Runtime())
+    store_thread = store_thread_of(Runtime())
 
     async def where() -> str:
         return threading.current_thread().name
@@ -39,13 +40,13 @@ async def test_an_answer_comes_to_the_loop_that_asked() -> None:
     async def fail() -> None:
         raise LookupError("no")
 
-    assert await keeper.ask(where) == "poolhand-keeper"
+    assert await store_thread.ask(where) == "poolhand-store"
     with pytest.raises(LookupError, match="no"):
-        await keeper.ask(fail)
-    assert await asyncio.to_thread(keeper.ask_sync, where) == "poolhand-keeper"
+        await store_thread.ask(fail)
+    assert await asyncio.to_thread(store_thread.ask_sync, where) == "poolhand-store"
     with pytest.raises(LookupError, match="no"):
-        await asyncio.to_thread(keeper.ask_sync, fail)
-    await keeper.close(keeper.stop)
+        await asyncio.to_thread(store_thread.ask_sync, fail)
+    await store_thread.close(store_thread.stop)
 
 
 class Asked(MemoryStore):
@@ -64,37 +65,37 @@ async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_kee
     found: list[str] = []
     runtime = Runtime()
     store = Asked(runtime, found)
-    keeper = StoreThread(store, runtime, Heard().events)
+    store_thread = StoreThread(store, runtime, Heard().events)
 
     async def look() -> None:
         found.append(request.get())
 
     request.set("a request")
-    await keeper.ask(store.open)
-    await keeper.ask(look)
-    await keeper.add(JobBatch(()))
-    keeper.do("look", look)
-    await asyncio.to_thread(keeper.ask_sync, look)
-    await keeper.close(keeper.stop)
+    await store_thread.ask(store.open)
+    await store_thread.ask(look)
+    await store_thread.add(JobBatch(()))
+    store_thread.do("look", look)
+    await asyncio.to_thread(store_thread.ask_sync, look)
+    await store_thread.close(store_thread.stop)
     assert found == ["none"] * 4
 
 
 async def test_a_closed_keeper_answers_with_an_error() -> None:
     before = set(threading.enumerate())
-    keeper = keeper_of(Runtime())
-    await keeper.ask(nothing)
+    store_thread = store_thread_of(Runtime())
+    await store_thread.ask(nothing)
     (thread,) = set(threading.enumerate()) - before
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
     for _ in range(2):
         with pytest.raises(Unavailable, match="closed"):
-            await keeper.ask(nothing)
+            await store_thread.ask(nothing)
         with pytest.raises(Unavailable, match="closed"):
-            await keeper.add(JobBatch(()))
+            await store_thread.add(JobBatch(()))
         with pytest.raises(Unavailable, match="closed"):
-            await keeper.wait(lambda reply: None)
+            await store_thread.wait(lambda reply: None)
         with pytest.raises(Unavailable, match="closed"):
-            await asyncio.to_thread(keeper.ask_sync, nothing)
-        keeper.do("anything", nothing)
+            await asyncio.to_thread(store_thread.ask_sync, nothing)
+        store_thread.do("anything", nothing)
         # Until the thread is gone, and after.
         await asyncio.to_thread(thread.join)
 
@@ -102,33 +103,33 @@ async def test_a_closed_keeper_answers_with_an_error() -> None:
 @seeded
 async def test_everybody_who_asks_while_it_is_closed_is_answered(runtime: SeededRuntime) -> None:
     for _ in range(20):
-        keeper = keeper_of(runtime)
+        store_thread = store_thread_of(runtime)
 
         async def slow() -> str:
             await asyncio.sleep(runtime.random.choice([0, 0, 1, 100]))
             return "done"
 
         asked: list[asyncio.Future[Any]] = []
-        asked += [asyncio.ensure_future(keeper.ask(slow)) for _ in range(5)]
-        asked += [asyncio.ensure_future(keeper.add(JobBatch(()))) for _ in range(5)]
+        asked += [asyncio.ensure_future(store_thread.ask(slow)) for _ in range(5)]
+        asked += [asyncio.ensure_future(store_thread.add(JobBatch(()))) for _ in range(5)]
         for _ in range(runtime.random.randrange(10)):
             await asyncio.sleep(0)
-        closing = asyncio.ensure_future(keeper.close(keeper.stop))
-        asked += [asyncio.ensure_future(keeper.ask(slow)) for _ in range(5)]
+        closing = asyncio.ensure_future(store_thread.close(store_thread.stop))
+        asked += [asyncio.ensure_future(store_thread.ask(slow)) for _ in range(5)]
         await closing
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(one) for one in found} <= {str, tuple, Unavailable}
 
 
 async def test_threads_that_ask_while_it_is_closed_are_answered() -> None:
-    keeper = keeper_of(Runtime())
+    store_thread = store_thread_of(Runtime())
     found: list[str] = []
     started = threading.Semaphore(0)
 
     def ask_on() -> None:
         try:
             while True:
-                keeper.ask_sync(nothing)
+                store_thread.ask_sync(nothing)
                 started.release()
         except Unavailable:
             found.append("refused")
@@ -138,42 +139,42 @@ async def test_threads_that_ask_while_it_is_closed_are_answered() -> None:
         thread.start()
     for _ in range(50):
         await asyncio.to_thread(started.acquire)
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
     for thread in threads:
         await asyncio.to_thread(thread.join, 20)
     assert found == ["refused"] * 4
 
 
 async def test_closing_goes_on_when_whoever_asked_for_it_leaves() -> None:
-    keeper = keeper_of(Runtime())
+    store_thread = store_thread_of(Runtime())
     proceed = threading.Event()
 
     async def last() -> None:
         await asyncio.to_thread(proceed.wait)
-        await keeper.stop()
+        await store_thread.stop()
 
-    closing = asyncio.ensure_future(keeper.close(last))
+    closing = asyncio.ensure_future(store_thread.close(last))
     await asyncio.sleep(0)
     closing.cancel()
     await asyncio.wait([closing])
     assert closing.cancelled()
     proceed.set()
-    while not keeper.loop.is_closed():  # noqa: ASYNC110 - it is closed on another thread
+    while not store_thread.loop.is_closed():  # noqa: ASYNC110 - it is closed on another thread
         await asyncio.sleep(0)
 
 
 @seeded
 async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRuntime) -> None:
     heard = Heard()
-    keeper = keeper_of(runtime, heard)
+    store_thread = store_thread_of(runtime, heard)
 
     async def fail() -> None:
         raise OSError("no")
 
     for work in (fail, fail, nothing, fail):
-        keeper.do("work", work)
+        store_thread.do("work", work)
         await asyncio.sleep(1)
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
     assert [event.error for event in heard.of(StoreTrouble)] == ["OSError: no"] * 2
 
 
@@ -181,23 +182,23 @@ async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRunt
 async def test_only_a_store_that_is_asked_again_is_said_to_be_tried_again(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper = keeper_of(runtime)
+    store_thread = store_thread_of(runtime)
 
     async def fail(error: Exception) -> None:
         raise error
 
     away = Unavailable("the store is away")
-    keeper.do("cancel", lambda: fail(away))
-    keeper.do("unpark", lambda: fail(OSError("no")))
-    keeper.trouble("schedule of note", PoolFull("pool 'p' is full"))
-    keeper.trouble("outcomes", away)
+    store_thread.do("cancel", lambda: fail(away))
+    store_thread.do("withdraw", lambda: fail(OSError("no")))
+    store_thread.trouble("schedule of note", PoolFull("pool 'p' is full"))
+    store_thread.trouble("outcomes", away)
     await asyncio.sleep(1)
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
     assert sorted(record.getMessage() for record in caplog.records) == [
         "cancel: the store is away",
         "schedule of note: pool 'p' is full",
-        f"the store connection fails at 'outcomes' and goes on trying: Unavailable: {away}",
-        "unpark: OSError: no",
+        f"the store connection fails at 'outcomes' and is retried: Unavailable: {away}",
+        "withdraw: OSError: no",
     ]
 
 
@@ -206,7 +207,7 @@ async def test_what_goes_on_begins_anew_after_a_failure_and_ends_when_it_is_done
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
-    keeper = keeper_of(runtime, heard)
+    store_thread = store_thread_of(runtime, heard)
     runs: list[float] = []
 
     async def work() -> None:
@@ -214,17 +215,17 @@ async def test_what_goes_on_begins_anew_after_a_failure_and_ends_when_it_is_done
         if len(runs) < 4:
             raise [ValueError(), asyncio.CancelledError(), KeyError()][len(runs) - 1]
 
-    task = keeper.start("work", work)
+    task = store_thread.start("work", work)
     await asyncio.wait([task])
     assert len(runs) == 4
     assert runs[-1] - runs[0] == pytest.approx(3)
     assert len(heard.of(StoreTrouble)) == 3
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
 
 
 @seeded
 async def test_what_goes_on_ends_with_the_keeper(runtime: SeededRuntime) -> None:
-    keeper = keeper_of(runtime)
+    store_thread = store_thread_of(runtime)
     ended: list[str] = []
 
     async def work() -> None:
@@ -233,14 +234,14 @@ async def test_what_goes_on_ends_with_the_keeper(runtime: SeededRuntime) -> None
         finally:
             ended.append("work")
 
-    keeper.start("work", work)
+    store_thread.start("work", work)
     await asyncio.sleep(1)
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
     assert ended == ["work"]
 
 
 class Interrupting(Runtime):
-    """Has Ctrl-C pressed while the loop of the keeper is being woken, once that is wanted."""
+    """Has Ctrl-C pressed while the loop of the store thread is being woken, once that is wanted."""
 
     wanted = False
 
@@ -260,7 +261,7 @@ class Interrupting(Runtime):
 
 def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
     runtime = Interrupting()
-    keeper = StoreThread(MemoryStore(runtime), runtime, Heard().events)
+    store_thread = StoreThread(MemoryStore(runtime), runtime, Heard().events)
     asked: list[str] = []
 
     async def ask(what: str) -> str:
@@ -269,26 +270,26 @@ def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
 
     runtime.wanted = True
     with pytest.raises(KeyboardInterrupt):
-        keeper.ask_sync(lambda: ask("left"))
-    assert keeper.ask_sync(lambda: ask("heard")) == "heard"
+        store_thread.ask_sync(lambda: ask("left"))
+    assert store_thread.ask_sync(lambda: ask("heard")) == "heard"
     assert asked == ["heard"]
-    runtime.end_loop(keeper.loop)
+    runtime.end_loop(store_thread.loop)
 
 
 @seeded
 async def test_a_store_is_asked_in_the_order_of_the_askers(runtime: SeededRuntime) -> None:
     """One after the other: what a caller was answered is there when it asks again."""
     store = SharedStore(runtime)
-    keeper = StoreThread(store, runtime, Heard().events)
+    store_thread = StoreThread(store, runtime, Heard().events)
     seen: list[int] = []
 
     async def note(number: int) -> None:
         seen.append(number)
 
     for number in range(20):
-        await keeper.ask(lambda number=number: note(number))  # type: ignore[misc]
+        await store_thread.ask(lambda number=number: note(number))  # type: ignore[misc]
     assert seen == list(range(20))
-    await keeper.close(keeper.stop)
+    await store_thread.close(store_thread.stop)
 
 
 def test_the_wrong_store_is_told() -> None:

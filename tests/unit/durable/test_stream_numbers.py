@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from poolhand.contract import LogLine
-from poolhand.durable.streams.numbers import last_number
+from poolhand.durable.streams.event_reader import last_number
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1023, 1024, 1025, 5000])

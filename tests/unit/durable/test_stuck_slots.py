@@ -8,11 +8,12 @@ from threading import Event
 
 import pytest
 
-from poolhand import App, JobTimedOut
+from poolhand import App
 from poolhand.durable.client.ticket import StoredTicket
-from poolhand.durable.leases.stuck_slots import PREFIX
-from poolhand.operate.doctor.finding import Level
-from poolhand.operate.doctor.findings import examine
+from poolhand.durable.leases.heartbeat import STUCK
+from poolhand.errors import JobTimedOut
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import Level
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
 
@@ -60,14 +61,14 @@ async def test_a_job_that_waits_behind_stuck_slots_names_the_code_that_holds_the
         assert shown.why == text
         gate.set()
         await waits
-        station = await app.station()
-        keys: list[str] = [PREFIX]
+        connection = await app.core.connection()
+        keys: list[str] = [STUCK]
 
         async def look() -> None:
-            keys[:] = await station.store.scan(PREFIX)
+            keys[:] = await connection.store.scan(STUCK)
 
         while keys:
-            await station.keeper.ask(look)
+            await connection.thread.ask(look)
 
 
 async def test_a_pool_whose_cap_is_used_by_stuck_code_says_so() -> None:

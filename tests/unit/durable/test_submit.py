@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import Status, SyncTicket, Ticket, UsageError, current_job, wait
+from poolhand import Ticket, UsageError, current_job, wait
 from poolhand.app import App
 from poolhand.contract import Filter
 from poolhand.observe.events import JobJoined, JobSubmitted
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status, SyncTicket
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded
 
 
@@ -202,7 +203,7 @@ async def test_the_submits_of_one_moment_share_a_write(runtime: SeededRuntime) -
     app = StoreApp(store, runtime)
     add = adder(app)
     async with app:
-        await app.station()
+        await app.core.connection()
         store.adds = 0
         await asyncio.gather(*(add.submit(number) for number in range(100)))
         assert 1 <= store.adds < 60

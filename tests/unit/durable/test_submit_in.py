@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand import App, JobRejected, PoolhandError, Unsupported, UsageError, bounded, ring_buffer
+from poolhand import App, PoolhandError, UsageError, bounded, ring_buffer
+from poolhand.errors import JobRejected, Unsupported
 from poolhand.rules.queue.backpressure import OnFull
 
 pytestmark = pytest.mark.slow

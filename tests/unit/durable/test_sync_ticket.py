@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobCancelled, JobFailed, JobLost, Retry, Status, SyncTicket, UsageError
+from poolhand import Retry, UsageError
 from poolhand.app import App
+from poolhand.errors import JobCancelled, JobFailed, JobLost
+from poolhand.views import Status, SyncTicket
 from tests.contract.support import over
 
 
@@ -126,14 +128,14 @@ def test_a_timeout_of_0_raises_job_lost_for_a_pruned_job(shared_url: str) -> Non
     ticket = add.submit_sync(1)
 
     async def prune() -> None:
-        station = await there.station()
-        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
+        connection = await there.core.connection()
+        await connection.thread.ask(lambda: connection.store.prune(over(0.0)))
         await there.close()
 
     with worker(there, slots=1):
         assert other.submit_sync(5).result(timeout=30) == 6
     asyncio.run(prune())
-    with pytest.raises(JobLost, match="is not kept any more"):
+    with pytest.raises(JobLost, match="is no longer kept"):
         ticket.result(timeout=0)
     closed(here)
 
@@ -205,12 +207,12 @@ def nested(app: App, id: str) -> list[tuple[str | None, str]]:
     """Return which job awaits which in this process, once the job `id` is awaited."""
 
     async def found() -> list[tuple[str | None, str]]:
-        watch = (await app.station()).outcomes.watch
+        watch = (await app.core.connection()).outcomes.watch
         while not watch.is_awaited(id):  # noqa: ASYNC110
             await asyncio.sleep(0)
         return [(reply.waiter, awaited) for reply, awaited in watch.nested()]
 
-    return app._opening.station_sync().keeper.ask_sync(found)
+    return app.core.slot.connection_sync().thread.ask_sync(found)
 
 
 def test_a_wait_of_a_job_in_a_thread_is_its_own() -> None:
@@ -247,13 +249,13 @@ def test_a_wait_of_a_plain_thread_is_that_of_no_job() -> None:
 
     @app.task(name="plan", pool="plans", retry=None)
     def plan() -> None:
-        keeper = app._opening.station_sync().keeper
-        keeper.post(hold)
+        store_thread = app.core.slot.connection_sync().thread
+        store_thread.post(hold)
         assert entered.wait(30)
         # The job wakes the store's thread, which then finds the call of the plain thread.
-        keeper._wake()
+        store_thread._wake()
         outside.start()
-        while not keeper._calls:
+        while not store_thread._calls:
             pass
         proceed.set()
 
@@ -270,7 +272,7 @@ def test_a_wait_of_a_plain_thread_is_that_of_no_job() -> None:
 def test_a_timeout_must_be_seconds(timeout: Any) -> None:
     app = App("memory://")
     ticket = adder(app).submit_sync(1)
-    with pytest.raises(UsageError, match="give seconds, 0 or more"):
+    with pytest.raises(UsageError, match="it must be seconds, 0 or more"):
         ticket.result(timeout)
     closed(app)
 

@@ -15,18 +15,13 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from poolhand import (
-    JobFailed,
-    PoolhandError,
-    Retry,
-    Status,
-    TooLarge,
-    UsageError,
-    fair_round_robin,
-)
+from poolhand import PoolhandError, Retry, UsageError, fair_round_robin
 from poolhand.app import App
 from poolhand.durable.client.task import Task
+from poolhand.errors import JobFailed, TooLarge
+from poolhand.settings import Wire
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from poolhand.wire.limits import Limits
 from tests.unit.durable.support import SharedStore, StoreApp, seeded, stored
 
@@ -174,7 +169,7 @@ async def test_an_argument_that_cannot_be_written_is_refused_at_the_submit() -> 
 
 
 async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
-    app = App("memory://", limits=Limits(payload=2000))
+    app = App("memory://", wire=Wire(limits=Limits(payload=2000)))
 
     @app.task(name="call")
     async def call(value: str) -> None: ...
@@ -197,7 +192,7 @@ async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
 async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
     make: Callable[[], object], said: str
 ) -> None:
-    app = App("memory://", limits=Limits(payload=1000))
+    app = App("memory://", wire=Wire(limits=Limits(payload=1000)))
     runs: list[int] = []
 
     @app.task(name="give")
@@ -308,7 +303,7 @@ async def test_a_hostile_result_fails_its_job_and_harms_nobody_else() -> None:
         return Hostile() if hostile else 1
 
     async with app, app.worker(1):
-        with pytest.raises(UsageError, match="raises ZeroDivisionError when it is written"):
+        with pytest.raises(UsageError, match="raises ZeroDivisionError when encoded"):
             await (await give.submit(True))
         assert await (await give.submit(False)) == 1
 
@@ -449,8 +444,8 @@ async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> No
     async with app:
         with pytest.raises(UsageError):
             await double.submit_many(calls)
-        station = await app.station()
-        assert await station.keeper.ask(station.store.pools) == []
+        connection = await app.core.connection()
+        assert await connection.thread.ask(connection.store.pools) == []
 
 
 @pytest.mark.parametrize("calls", [None, 5, True, "bees", ["bees"]], ids=str)
@@ -525,7 +520,7 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
     text = str(caught.value)
     assert "priority='high'" in text
     assert "timeout=-1" in text
-    assert "'colour' is no option" in text
+    assert "'colour' is not an option" in text
     with pytest.raises(UsageError, match="delay or run_at"):
         call.with_options(delay=1).with_options(run_at=datetime.now(UTC))
 
@@ -533,7 +528,7 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
 async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
     app = App("memory://")
     with pytest.raises(
-        UsageError, match=r"@app.task: 'tiemout' is no option; did you mean 'timeout'"
+        UsageError, match=r"@app.task: 'tiemout' is not an option; did you mean 'timeout'"
     ):
 
         @app.task(name="call", tiemout=5)  # type: ignore[call-overload, untyped-decorator]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from poolhand.durable.calls.serializer import Serializer
-from poolhand.durable.calls.task_name import name_of_global, name_of_task
+from poolhand.durable.calls.declaration import name_of_global, name_of_task
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
+from poolhand.wire.wire import Wire
 
 
 def add(number: int) -> int:
@@ -98,7 +98,7 @@ def test_a_function_that_no_module_has_needs_a_name() -> None:
 
 
 def code(fn: Callable[..., Any], name: str = "add") -> TaskCode:
-    return TaskCode(name, fn, Serializer())
+    return TaskCode(name, fn, Wire())
 
 
 def run(file: Path, text: str) -> list[Any]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, KeyRing, Session, Status, UsageError
+from poolhand import App, Session, UsageError
 from poolhand.observe.events import JobSetAside
 from poolhand.rules.audit import DEQUEUE, STREAM
+from poolhand.settings import KeyRing, Wire
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, stored
 
 RING = KeyRing({"k": b"k" * 32}, current="k")
@@ -35,7 +37,7 @@ async def test_a_job_runs_where_its_task_has_a_longer_or_shorter_name(
 ) -> None:
     """Also one that a worker of another service has set aside before."""
     store = SharedStore(runtime)
-    web, stranger, worker = (StoreApp(store, runtime, ring=ring) for _ in range(3))
+    web, stranger, worker = (StoreApp(store, runtime, wire=Wire(ring=ring)) for _ in range(3))
     task = web.task(name=name)(double)
     stranger.task(name="other.f")(double)
     worker.task(name=known_as)(double)
@@ -61,7 +63,9 @@ async def test_a_call_signed_with_a_key_that_came_later_waits_under_its_own_name
 ) -> None:
     store = SharedStore(runtime)
     new = KeyRing({"k": b"k" * 32, "new": b"n" * 32}, current="new")
-    web, behind, worker = (StoreApp(store, runtime, ring=ring) for ring in (new, RING, new))
+    web, behind, worker = (
+        StoreApp(store, runtime, wire=Wire(ring=ring)) for ring in (new, RING, new)
+    )
     task = web.task(name=name)(double)
     behind.task(name=known_as)(double)
     worker.task(name=known_as)(double)
@@ -135,7 +139,10 @@ async def test_a_task_of_another_file_whose_name_ends_alike_is_another_task(
 @seeded
 async def test_turns_of_an_agent_go_on_under_its_other_name(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
-    web, worker = StoreApp(store, runtime, ring=RING), StoreApp(store, runtime, ring=RING)
+    web, worker = (
+        StoreApp(store, runtime, wire=Wire(ring=RING)),
+        StoreApp(store, runtime, wire=Wire(ring=RING)),
+    )
     agent = web.agent(name=SHORT)(answer)
     worker.agent(name=LONG)(answer)
     async with web, worker:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry, run_apart
 from poolhand.errors import BadSignature, Undecodable, UsageError
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.codec import AllowPickle
+from poolhand.wire.envelope import KeyRing
+from poolhand.wire.wire import Wire
 
 RING = KeyRing({"a": b"a" * 32}, current="a")
 
@@ -36,7 +36,7 @@ wrapped = Wrapped()
 
 
 def code(name: str = "add", fn: Any = add, **options: Any) -> TaskCode:
-    return TaskCode(name, fn, Serializer(**options))
+    return TaskCode(name, fn, Wire(**options))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from datetime import timedelta
 
 import pytest
 
-from poolhand import JobLost, Retry, Status, Unavailable, UsageError, wait
+from poolhand import Retry, UsageError, wait
 from poolhand.app import App
 from poolhand.contract import Stored
-from poolhand.rules.retention import Keep
+from poolhand.errors import JobLost, Unavailable
+from poolhand.rules.lifecycle import Keep
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Gate, SharedStore, StoreApp, seeded, until
 
 
@@ -75,10 +77,12 @@ async def test_a_wait_that_runs_out_while_the_store_is_away_ends_all_the_same(
         ticket = await call.submit()
         store.down = True
         began = runtime.monotonic()
-        with pytest.raises(TimeoutError, match="is not over after 2 s; its store does not say why"):
+        with pytest.raises(
+            TimeoutError, match="is not over after 2 s; its store did not explain why in time"
+        ):
             await ticket.result(timeout=2)
         store.down, store.lag = False, lambda: 20.0
-        with pytest.raises(TimeoutError, match="its store does not say why"):
+        with pytest.raises(TimeoutError, match="its store did not explain why"):
             await ticket.result(timeout=2)
         store.lag = None
         assert runtime.monotonic() - began == pytest.approx(2 + 2 + 1)
@@ -110,7 +114,7 @@ async def test_a_timeout_must_be_seconds(timeout: float) -> None:
 
     async with app:
         ticket = await call.submit()
-        with pytest.raises(UsageError, match="give seconds"):
+        with pytest.raises(UsageError, match="it must be seconds"):
             await ticket.result(timeout=timeout)
 
 
@@ -231,7 +235,7 @@ async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: Seeded
         await asyncio.sleep(2)
         # As a store that was emptied by hand.
         store.query("DELETE FROM poolhand_jobs WHERE id = ?", ticket.id)
-        with pytest.raises(JobLost, match="is not kept any more"):
+        with pytest.raises(JobLost, match="is no longer kept"):
             await waiting
 
 
@@ -258,13 +262,13 @@ async def test_those_who_wait_are_told_when_the_app_is_closed(runtime: SeededRun
     @app.task(name="call")
     async def call() -> None: ...
 
-    station = await app.station()
+    connection = await app.core.connection()
     ticket = await call.submit()
     waiting = [
         asyncio.ensure_future(ticket.result(timeout=900)),
         asyncio.ensure_future(wait(ticket)),
     ]
-    await until(lambda: len(station.outcomes.watch._waiting.get(ticket.id, ())) == 2)
+    await until(lambda: len(connection.outcomes.watch._waiting.get(ticket.id, ())) == 2)
     await app.close()
     found = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(one) for one in found] == [Unavailable] * 2
@@ -281,8 +285,8 @@ async def test_those_who_wait_in_other_threads_are_told_when_the_app_is_closed(u
 
     ticket = await call.submit()
     threads = [asyncio.create_task(asyncio.to_thread(asyncio.run, wait_there())) for _ in range(3)]
-    station = await app.station()
-    while len(station.outcomes.watch._waiting.get(ticket.id, ())) < 3:  # noqa: ASYNC110
+    connection = await app.core.connection()
+    while len(connection.outcomes.watch._waiting.get(ticket.id, ())) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await app.close()
     found = await asyncio.gather(*threads)
@@ -314,12 +318,12 @@ async def test_what_nobody_holds_is_not_remembered(runtime: SeededRuntime) -> No
     async with app, app.worker(3):
         tickets = await call.submit_many([()] * 50)
         await wait(tickets)
-        station = await app.station()
-        assert len(station.outcomes._seen) == 50
-        assert len(station.outcomes.watch._waiting) == 0
+        connection = await app.core.connection()
+        assert len(connection.outcomes._seen) == 50
+        assert len(connection.outcomes.watch._waiting) == 0
         del tickets
         gc.collect()
-        assert len(station.outcomes._seen) == 0
+        assert len(connection.outcomes._seen) == 0
 
 
 @seeded
@@ -335,8 +339,8 @@ async def test_those_who_stopped_waiting_are_forgotten(runtime: SeededRuntime) -
             with pytest.raises(TimeoutError):
                 await ticket.result(timeout=0.5)
         await asyncio.sleep(3)
-        station = await app.station()
-        assert station.outcomes.watch._waiting == {}
+        connection = await app.core.connection()
+        assert connection.outcomes.watch._waiting == {}
 
 
 @seeded

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from poolhand import GiveUp, JobExpired, RetryLater, Snooze, Status, wait
+from poolhand import GiveUp, RetryLater, Snooze, wait
 from poolhand.app import App
+from poolhand.errors import JobExpired
 from poolhand.observe.events import JobRetried
 from poolhand.rules.retry import Retry
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, stored
 
 LATE = 1.1  # how late a job may be; the promise is one second

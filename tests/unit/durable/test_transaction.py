@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App, Conflict, PoolFull, Status, Unavailable, UsageError, bounded
+from poolhand import App, UsageError, bounded
+from poolhand.errors import Conflict, PoolFull, Unavailable
 from poolhand.stores.sqlite import transaction as sqlite_transaction
+from poolhand.views import Status
 
 TABLE = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"
 
@@ -222,7 +224,7 @@ async def test_who_leaves_while_it_begins_leaves_nothing_open(
 ) -> None:
     monkeypatch.setattr(sqlite_transaction, "LONGEST", 10_000.0)
     async with shop.app:
-        await shop.app.station()
+        await shop.app.core.connection()
 
         async def enter() -> None:
             async with shop.app.transaction():

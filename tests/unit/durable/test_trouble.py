@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from poolhand import Retry, Status, Unavailable, wait
+from poolhand import Retry, wait
 from poolhand.contract import Added, Change, ClaimRequest, JobBatch, Refusal, ReplacedJob
 from poolhand.durable.client.submit import ACCEPT_WITHIN
+from poolhand.errors import Unavailable
 from poolhand.observe.events import StoreTrouble
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.durable.support import Gate, Heard, SharedStore, StoreApp, seeded, until
 
 FOREVER = 10_000.0
@@ -208,7 +210,7 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
         assert [job.status for job in jobs].count(Status.COMPLETED) == 4
         assert jobs[2].status is Status.FAILED
         assert jobs[2].error is not None
-        assert jobs[2].error.message == "how it ended cannot be kept (TypeError)"
+        assert jobs[2].error.message == "its outcome cannot be stored (TypeError)"
         # The worker is as good as new.
         assert await (await call.submit(9)).result(timeout=5) == 9
     assert [event.what for event in heard.of(StoreTrouble)] == ["worker"]
@@ -261,8 +263,8 @@ async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
             await asyncio.sleep(12)
             store.fault = None
             assert await waiting == 1
-        station = await app.station()
-        assert station.heart.steady
+        connection = await app.core.connection()
+        assert connection.heartbeat.steady
     told = {event.what for event in heard.of(StoreTrouble)}
     assert {"worker", "leader", "heartbeat", "reaper", "outcomes"} <= told
 
@@ -368,4 +370,4 @@ async def test_a_slot_that_becomes_free_after_its_worker_left_is_given_back(
         await asyncio.sleep(30)
         (row,) = await store.pools()
         assert row.running == 0
-        assert (await app.station()).workers == []
+        assert (await app.core.connection()).workers == []

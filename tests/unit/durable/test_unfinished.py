@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event
 
 from poolhand import App
-from poolhand.durable.worker.unfinished import (
+from poolhand.durable.worker.running_claim import (
     Unfinished,
     cut_short_text,
     stopped_text,
@@ -72,13 +72,13 @@ async def test_a_worker_knows_which_jobs_it_cut_short_and_which_did_not_stop() -
             await asyncio.Event().wait()
 
     async with app:
-        shift = app.worker(slots=5)
-        async with shift:
+        worker = app.worker(slots=5)
+        async with worker:
             for task in (draw, ask, save):
                 await task.submit()
             await until(lambda: len(begun) == 3)
-            report = await shift.drain(0)
-        cut = {one.name: (one.in_thread, one.stuck) for one in shift.cut_short}
+            report = await worker.drain(0)
+        cut = {one.name: (one.in_thread, one.stuck) for one in worker.cut_short}
         # One that went to its end when it was asked to stop is done.
         assert cut == {"draw": (True, True), "ask": (False, False)}
         assert (report.completed, report.handed_back, report.stuck) == (1, 1, 1)

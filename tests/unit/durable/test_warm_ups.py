@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobFailed, UsageError
+from poolhand import UsageError
 from poolhand.app import App
 from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.errors import JobFailed
 from tests.unit.durable import warm_tasks
 from tests.unit.durable.test_processes import crash_twice
 
@@ -22,7 +23,7 @@ ALL = ["loaded", "connected", "unnamed"]
 def warm() -> Iterator[App]:
     """Give the app of the module, cold."""
     warm_tasks.WARMED.clear()
-    warm_tasks.app._warm_ups._begun.clear()
+    warm_tasks.app.core.warm_ups._begun.clear()
     yield warm_tasks.app
     warm_tasks.WARMED.clear()
 
@@ -87,7 +88,7 @@ async def test_one_who_waits_for_a_warm_up_that_fails_tries_it_again() -> None:
         if tries.pop(0):
             raise LookupError("no coal")
 
-    starts = [asyncio.create_task(app.get_ready()) for _ in range(2)]
+    starts = [asyncio.create_task(app.core.get_ready()) for _ in range(2)]
     await asyncio.sleep(0)
     gate.set()
     failed, done = await asyncio.gather(*starts, return_exceptions=True)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Limits, PoolhandError, Retry
+from poolhand import App, PoolhandError, Retry
 from poolhand.contract import Filter
-from poolhand.durable.worker.settings import WorkerSettings
+from poolhand.durable.worker.worker import WorkerSettings
 from poolhand.rules.job import Status
+from poolhand.settings import Limits, Wire
 from tests.unit.durable.support import Gate, bury_all
 from tests.unit.pool.support import until
 
@@ -30,11 +31,11 @@ async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int
         return
 
     async with app:
-        async with app.shift(WorkerSettings(slots, quota=quota)) as shift:
-            assert not shift.spent, "nothing has run yet"
+        async with app.core.make_worker(WorkerSettings(slots, quota=quota)) as worker:
+            assert not worker.spent, "nothing has run yet"
             tickets = await nothing.submit_many([()] * (quota + 3))
-            await until(lambda: shift.spent)
-            await until(lambda: shift.attempts == (quota, 0))
+            await until(lambda: worker.spent)
+            await until(lambda: worker.attempts == (quota, 0))
         assert [ticket.snapshot().status for ticket in tickets].count(Status.COMPLETED) == quota
         assert await counts(app) == {Status.COMPLETED: quota, Status.QUEUED: 3}
 
@@ -46,19 +47,19 @@ async def test_a_worker_is_not_spent_while_one_that_it_may_run_has_not_come() ->
     async def fail() -> None:
         raise ValueError
 
-    async with app, app.shift(WorkerSettings(3, quota=3)) as shift:
+    async with app, app.core.make_worker(WorkerSettings(3, quota=3)) as worker:
         tickets = await fail.submit_many([(), ()])
         await asyncio.gather(*tickets, return_exceptions=True)
-        await until(lambda: shift.running == 0)
-        assert not shift.spent
+        await until(lambda: worker.running == 0)
+        assert not worker.spent
         await fail.submit()
-        await until(lambda: shift.spent)
-        await until(lambda: shift.attempts == (0, 3))
+        await until(lambda: worker.spent)
+        await until(lambda: worker.attempts == (0, 3))
 
 
 @pytest.mark.parametrize("value", [object(), "x" * 5_000], ids=["no JSON", "too large"])
 async def test_a_job_whose_result_cannot_be_stored_counts_as_failed(value: Any) -> None:
-    app = App("memory://", limits=Limits(payload=1_000))
+    app = App("memory://", wire=Wire(limits=Limits(payload=1_000)))
 
     @app.task(name="give")
     async def give() -> Any:
@@ -69,14 +70,14 @@ async def test_a_job_whose_result_cannot_be_stored_counts_as_failed(value: Any) 
         return
 
     async with app:
-        shift = app.shift(WorkerSettings(1))
-        async with shift:
+        worker = app.core.make_worker(WorkerSettings(1))
+        async with worker:
             await (await nothing.submit())
             with pytest.raises(PoolhandError):
                 await (await give.submit())
-            (slot,) = shift.examined(1, 60.0).slots
+            (slot,) = worker.examined(1, 60.0).slots
             assert (slot.completed, slot.failed) == (1, 1)
-        report = await shift.drain()
+        report = await worker.drain()
         assert (report.completed, report.failed) == (1, 1)
         assert await counts(app) == {Status.COMPLETED: 1, Status.FAILED: 1}
 
@@ -90,13 +91,13 @@ async def test_a_result_that_comes_too_late_for_its_lease_is_not_counted() -> No
         with suppress(asyncio.CancelledError):
             await gate.pass_through()
 
-    async with app, app.shift(WorkerSettings(1)) as shift:
+    async with app, app.core.make_worker(WorkerSettings(1)) as worker:
         await hold.submit()
         await until(lambda: gate.entered == 1)
         await bury_all(app)
         gate.opened.set()
-        await until(lambda: shift.running == 0)
-        report = await shift.drain()
+        await until(lambda: worker.running == 0)
+        report = await worker.drain()
         assert (report.completed, report.failed) == (0, 0)
 
 
@@ -110,13 +111,13 @@ async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> N
     async def nothing() -> None:
         return
 
-    async with app, app.shift(WorkerSettings(500)) as shift:
+    async with app, app.core.make_worker(WorkerSettings(500)) as worker:
 
         def look() -> None:
             nonlocal looks
             while not over.is_set():
                 try:
-                    shift.jobs()
+                    worker.jobs()
                     looks += 1
                 except Exception as error:
                     faults.append(error)
@@ -148,11 +149,11 @@ async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
     async def hold() -> None:
         await go_on.wait()
 
-    async with app, app.shift(WorkerSettings(10)) as shift:
+    async with app, app.core.make_worker(WorkerSettings(10)) as worker:
         for soft in softs:
             await hold.with_options(soft_timeout=soft, timeout=600).submit()
-        await until(lambda: shift.running == len(softs))
-        assert shift.needs(15.0) == needs
+        await until(lambda: worker.running == len(softs))
+        assert worker.needs(15.0) == needs
         go_on.set()
 
 

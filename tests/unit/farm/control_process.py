@@ -1,7 +1,8 @@
 """A worker process with a control thread and nothing else.
 
-A post ends its process, so it is not for the process of a test. What it is told goes to stdout. The
-words behind the descriptor say how it is: `starting`, `wedged`, `spent`, `blocked`, `busy`.
+The control thread ends its process, so it cannot run in the process of a test. It prints the orders
+it receives. The words after the descriptor choose its state: `starting`, `wedged`, `spent`,
+`blocked`, `busy`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from datetime import UTC, datetime
 from threading import Event, Thread
 
 from poolhand.farm.control_thread import ControlThread
-from poolhand.farm.history import finished
 from poolhand.farm.protocol import Stop
+from poolhand.farm.records import finished
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 
@@ -62,19 +63,19 @@ def hear(stop: Stop) -> None:
 
 
 def main(descriptor: int, words: list[str]) -> None:
-    post = ControlThread(socket.socket(fileno=descriptor), Runtime())
-    post.start()
+    control = ControlThread(socket.socket(fileno=descriptor), Runtime())
+    control.start()
     for number in range(4):
-        told = finished(job(f"done-{number}"), post.employ.worker)
-        assert told is not None
-        post.history.add(told)
+        record = finished(job(f"done-{number}"), control.start_message.worker)
+        assert record is not None
+        control.history.add(record)
     if "blocked" in words:
         loop = asyncio.new_event_loop()
         Thread(target=loop.run_forever, daemon=True).start()
         loop.call_soon_threadsafe(Event().wait)
-        post.watch(loop)
+        control.watch(loop)
     if "starting" not in words:
-        post.ready(Still(words), hear, lambda within: say("farewell"))
+        control.ready(Still(words), hear, lambda within: say("clean exit"))
     Event().wait()
 
 

@@ -14,7 +14,7 @@ from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
-    WISHES,
+    REQUESTS,
     WRITE_EVERY,
     ControlAnswer,
     ControlKind,
@@ -29,15 +29,15 @@ from tests.unit.durable.support import SharedStore, StoreApp, seeded
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker
 
 RECORD = a_farm(FARM, a_worker(1, 200))
-WISH = ControlRequest("w-1", ControlKind.DRAIN, "ann")
+REQUEST = ControlRequest("w-1", ControlKind.DRAIN, "ann")
 
 
 class Board:
     """The documents of a store, as others see them."""
 
-    def __init__(self, store: SharedStore, notices: ControlInbox) -> None:
+    def __init__(self, store: SharedStore, inbox: ControlInbox) -> None:
         self.store = store
-        self.notices = notices
+        self.inbox = inbox
 
     async def version(self) -> int:
         """Return how often the record was written."""
@@ -48,8 +48,8 @@ class Board:
         found = await self.store.get_document(f"{FARMS}{FARM}")
         return None if found is None else read(found[0], FarmRecord)
 
-    async def wish(self, id: str, body: bytes, farm: str = FARM) -> None:
-        await self.store.put([Put(f"{WISHES}{farm}/{id}", body)])
+    async def request(self, id: str, body: bytes, farm: str = FARM) -> None:
+        await self.store.put([Put(f"{REQUESTS}{farm}/{id}", body)])
 
     async def answer(self, id: str) -> ControlAnswer | None:
         found = await self.store.get_document(f"{ANSWERS}{id}")
@@ -61,7 +61,7 @@ async def a_board(runtime: SeededRuntime) -> AsyncIterator[Board]:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     async with app:
-        yield Board(store, ControlInbox(await app.station(), FARM))
+        yield Board(store, ControlInbox(await app.core.connection(), FARM))
 
 
 @seeded
@@ -69,21 +69,21 @@ async def test_a_record_that_says_nothing_new_is_written_only_to_be_kept(
     runtime: SeededRuntime,
 ) -> None:
     async with a_board(runtime) as board:
-        await board.notices.tell(RECORD)
+        await board.inbox.publish(RECORD)
         first = await board.version()
         older = replace(RECORD, workers=(replace(RECORD.workers[0], heard=1.5, memory=1),))
-        await board.notices.tell(older)
+        await board.inbox.publish(older)
         assert await board.version() == first
         await asyncio.sleep(WRITE_EVERY)
-        await board.notices.tell(older)
+        await board.inbox.publish(older)
         assert await board.version() > first
         assert await board.record() == older
 
 
 @seeded
-async def test_what_is_new_is_written_at_once(runtime: SeededRuntime) -> None:
+async def test_a_change_is_written_at_once(runtime: SeededRuntime) -> None:
     async with a_board(runtime) as board:
-        for news in (
+        for changed in (
             replace(RECORD, state=FarmState.STOPPING),
             replace(RECORD, demand=99),
             replace(RECORD, maximum=99),
@@ -91,9 +91,9 @@ async def test_what_is_new_is_written_at_once(runtime: SeededRuntime) -> None:
             replace(RECORD, workers=(replace(RECORD.workers[0], stuck=1),)),
             replace(RECORD, workers=(replace(RECORD.workers[0], heard=2.5),)),
         ):
-            await board.notices.tell(RECORD)
-            await board.notices.tell(news)
-            assert await board.record() == news
+            await board.inbox.publish(RECORD)
+            await board.inbox.publish(changed)
+            assert await board.record() == changed
 
 
 @seeded
@@ -101,40 +101,40 @@ async def test_a_record_is_gone_soon_after_its_farm_and_at_once_if_it_is_withdra
     runtime: SeededRuntime,
 ) -> None:
     async with a_board(runtime) as board:
-        await board.notices.tell(RECORD)
+        await board.inbox.publish(RECORD)
         await asyncio.sleep(KEEP + 0.1)
         assert await board.record() is None
-        await board.notices.tell(RECORD)
-        await board.notices.withdraw()
+        await board.inbox.publish(RECORD)
+        await board.inbox.withdraw()
         assert await board.record() is None
 
 
 @seeded
-async def test_a_wish_is_granted_once_and_answered(runtime: SeededRuntime) -> None:
-    granted: list[ControlRequest] = []
+async def test_a_request_is_handled_once_and_answered(runtime: SeededRuntime) -> None:
+    handled: list[ControlRequest] = []
 
-    async def grant(wish: ControlRequest) -> ControlAnswer:
-        granted.append(wish)
-        return ControlAnswer(True, f"{wish.by} shall have it")
+    async def handle(request: ControlRequest) -> ControlAnswer:
+        handled.append(request)
+        return ControlAnswer(True, f"{request.by} shall have it")
 
     async with a_board(runtime) as board:
-        await board.wish("w-1", write(WISH))
-        await asyncio.gather(board.notices.grant(grant), board.notices.grant(grant))
-        await board.notices.grant(grant)
-        assert granted == [WISH]
+        await board.request("w-1", write(REQUEST))
+        await asyncio.gather(board.inbox.handle(handle), board.inbox.handle(handle))
+        await board.inbox.handle(handle)
+        assert handled == [REQUEST]
         assert await board.answer("w-1") == ControlAnswer(True, "ann shall have it")
 
 
 @seeded
-async def test_wishes_of_others_and_such_as_cannot_be_read_are_not_granted(
+async def test_requests_to_other_farms_and_undecodable_ones_are_not_handled(
     runtime: SeededRuntime,
 ) -> None:
-    async def grant(wish: ControlRequest) -> ControlAnswer:
+    async def handle(request: ControlRequest) -> ControlAnswer:
         raise AssertionError("it is not ours")
 
     async with a_board(runtime) as board:
-        await board.wish("w-1", write(WISH), "box-ffffff")
-        await board.wish("w-2", b'{"id": "w-2", "kind": "dance", "by": "ann"}')
-        await board.notices.grant(grant)
+        await board.request("w-1", write(REQUEST), "box-ffffff")
+        await board.request("w-2", b'{"id": "w-2", "kind": "dance", "by": "ann"}')
+        await board.inbox.handle(handle)
         assert await board.answer("w-1") is None
-        assert await board.store.get_document(f"{WISHES}box-ffffff/w-1") is not None
+        assert await board.store.get_document(f"{REQUESTS}box-ffffff/w-1") is not None

@@ -56,25 +56,25 @@ class Bearer:
         )
         theirs.close()
         self._inbox = MessageBuffer()
-        self._words: list[WorkerMessages] = []
-        employ = Start("shop:app", FARM, WORKER, settings)
-        self.link.sendall(packed(employ) + first)
+        self._messages: list[WorkerMessages] = []
+        start_message = Start("shop:app", FARM, WORKER, settings)
+        self.link.sendall(packed(start_message) + first)
 
-    def tell(self, order: SupervisorMessages) -> None:
-        self.link.sendall(packed(order))
+    def send(self, message: SupervisorMessages) -> None:
+        self.link.sendall(packed(message))
 
-    def word(self) -> WorkerMessages:
-        while not self._words:
+    def message(self) -> WorkerMessages:
+        while not self._messages:
             data = self.link.recv(65_536)
             assert data, "it has hung up"
-            self._words += self._inbox.from_worker(data)
-        return self._words.pop(0)
+            self._messages += self._inbox.from_worker(data)
+        return self._messages.pop(0)
 
-    def until(self, kind: type[W], holds: Callable[[W], bool] = lambda word: True) -> W:
+    def until(self, kind: type[W], holds: Callable[[W], bool] = lambda message: True) -> W:
         while True:
-            word = self.word()
-            if isinstance(word, kind) and holds(word):
-                return word
+            message = self.message()
+            if isinstance(message, kind) and holds(message):
+                return message
 
     def line(self) -> str:
         """Return the next thing that its worker was told."""
@@ -114,8 +114,8 @@ def bear() -> Iterator[Bear]:
         one.close()
 
 
-def is_leaving(beat: HeartbeatMessage) -> bool:
-    return beat.leaving is not None
+def is_leaving(heartbeat: HeartbeatMessage) -> bool:
+    return heartbeat.leaving is not None
 
 
 # Showing life
@@ -126,30 +126,35 @@ def test_a_worker_shows_life_before_it_is_ready(bear: Bear) -> None:
     assert (first.ready, first.leaving, first.active) == (False, None, 0)
 
 
-def test_a_beat_tells_how_the_worker_is(bear: Bear) -> None:
-    beat = bear("busy").until(HeartbeatMessage, lambda beat: beat.ready)
-    assert (beat.active, beat.completed, beat.failed, beat.stuck) == (60, 3, 1, 0)
-    assert beat.memory > 1_000_000
-    assert len(beat.jobs) == MOST_JOBS
+def test_a_heartbeat_reports_the_state_of_the_worker(bear: Bear) -> None:
+    heartbeat = bear("busy").until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
+    assert (heartbeat.active, heartbeat.completed, heartbeat.failed, heartbeat.stuck) == (
+        60,
+        3,
+        1,
+        0,
+    )
+    assert heartbeat.memory > 1_000_000
+    assert len(heartbeat.jobs) == MOST_JOBS
 
 
 def test_what_has_ended_is_told_in_one_beat_and_not_again(bear: Bear) -> None:
     worker = bear()
     beats = [worker.until(HeartbeatMessage) for _ in range(6)]
-    told = [job.id for beat in beats for job in beat.finished]
+    told = [job.id for heartbeat in beats for job in heartbeat.finished]
     assert told == [f"done-{number}" for number in range(4)]
 
 
 def test_a_loop_that_does_not_turn_is_told_with_how_long(bear: Bear) -> None:
     beats = bear("blocked")
-    assert beats.until(HeartbeatMessage, lambda beat: beat.blocked > 0.2).ready
+    assert beats.until(HeartbeatMessage, lambda heartbeat: heartbeat.blocked > 0.2).ready
 
 
 def test_a_supervisor_that_shows_life_is_not_left(bear: Bear) -> None:
     worker = bear()
     for _ in range(25):
         assert worker.until(HeartbeatMessage).leaving is None
-        worker.tell(Ping())
+        worker.send(Ping())
 
 
 def test_a_silent_supervisor_is_left_within_the_grace(bear: Bear) -> None:
@@ -163,18 +168,18 @@ def test_a_silent_supervisor_is_left_within_the_grace(bear: Bear) -> None:
 
 def test_an_order_to_stop_is_passed_on_and_confirmed_at_once(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(HeartbeatMessage, lambda beat: beat.ready)
-    worker.tell(Stop(FARM, None, "fewer are enough"))
+    worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
+    worker.send(Stop(FARM, None, "fewer are enough"))
     assert worker.line() == "stop None fewer are enough"
-    # Not only at the next beat, which is far away.
+    # Not only at the next heartbeat, which is far away.
     assert worker.until(HeartbeatMessage, is_leaving).leaving == "fewer are enough"
 
 
 def test_of_several_orders_to_stop_the_soonest_counts(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(HeartbeatMessage, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     for grace in (None, 100.0, 200.0, None, 50.0):
-        worker.tell(Stop(FARM, grace, "so it is"))
+        worker.send(Stop(FARM, grace, "so it is"))
     assert [worker.line() for _ in range(3)] == [
         "stop None so it is",
         "stop 100.0 so it is",
@@ -184,16 +189,16 @@ def test_of_several_orders_to_stop_the_soonest_counts(bear: Bear) -> None:
 
 def test_orders_of_another_farm_are_not_obeyed(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(HeartbeatMessage, lambda beat: beat.ready)
-    worker.tell(Stop("box-00000b", 0.0, "not yours"))
-    worker.tell(Stop(FARM, None, "yours"))
+    worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
+    worker.send(Stop("box-00000b", 0.0, "not yours"))
+    worker.send(Stop(FARM, None, "yours"))
     assert worker.line() == "stop None yours"
 
 
 def test_a_worker_that_is_not_ready_ends_at_once(bear: Bear) -> None:
     worker = bear("starting", settings=CALM)
     worker.until(HeartbeatMessage)
-    worker.tell(Stop(FARM, None, "fewer are enough"))
+    worker.send(Stop(FARM, None, "fewer are enough"))
     assert worker.ended() == 0
 
 
@@ -204,22 +209,22 @@ def test_orders_that_come_with_the_first_are_obeyed(bear: Bear) -> None:
 
 def test_a_process_that_is_there_after_its_grace_is_ended(bear: Bear) -> None:
     worker = bear()
-    worker.until(HeartbeatMessage, lambda beat: beat.ready)
-    worker.tell(Stop(FARM, 0.1, "now"))
+    worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
+    worker.send(Stop(FARM, 0.1, "now"))
     assert worker.ended() == 0
-    assert worker.rest() == ["stop 0.1 now", "farewell"]
+    assert worker.rest() == ["stop 0.1 now", "clean exit"]
 
 
 def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
     worker = bear("busy", settings=CALM)
-    worker.until(HeartbeatMessage, lambda beat: beat.ready)
-    worker.tell(SnapshotRequest(7, 0, 3))
+    worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
+    worker.send(SnapshotRequest(7, 0, 3))
     answer = worker.until(SnapshotAnswer)
     snapshot = answer.snapshot
     assert (answer.number, snapshot.farm, snapshot.worker) == (7, FARM, WORKER)
     assert len(snapshot.running) == 60
     assert [job.id for job in snapshot.finished] == ["done-3", "done-2", "done-1"]
-    worker.tell(SnapshotRequest(8, snapshot.after or 0, 3))
+    worker.send(SnapshotRequest(8, snapshot.after or 0, 3))
     assert [job.id for job in worker.until(SnapshotAnswer).snapshot.finished] == ["done-0"]
 
 
@@ -228,9 +233,9 @@ def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
 
 def test_an_orphan_stops_at_once_and_is_gone_soon(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(HeartbeatMessage, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     worker.link.shutdown(socket.SHUT_RDWR)
-    assert worker.line() == "stop 0.0 the supervisor is gone"
+    assert worker.line() == "stop 0.0 the supervisor has died"
     assert worker.ended() == 0
 
 
@@ -242,14 +247,14 @@ def test_an_orphan_that_was_not_ready_ends_at_once(bear: Bear) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("message", "said"),
     [
         ("wedged", "stop 700.0 a job did not stop at its hard timeout"),
         ("spent", "stop None 8 jobs are done"),
     ],
 )
-def test_a_worker_that_has_come_to_an_end_leaves(bear: Bear, word: str, said: str) -> None:
-    worker = bear(word)
+def test_a_worker_that_has_come_to_an_end_leaves(bear: Bear, message: str, said: str) -> None:
+    worker = bear(message)
     assert worker.line() == said
     assert worker.until(HeartbeatMessage, is_leaving).leaving == said.split(" ", 2)[2]
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.farm.history import MOST_BYTES, History, finished, running
-from poolhand.farm.records import LONGEST_TEXT, FinishedJob
+from poolhand.farm.records import LONGEST_TEXT, MOST_BYTES, FinishedJob, History, finished, running
 from poolhand.rules.job import Fault, Job, Status
 
 AT = datetime(2030, 1, 2, tzinfo=UTC)

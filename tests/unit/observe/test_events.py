@@ -9,19 +9,8 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Event,
-    Job,
-    NoFreeSlot,
-    Pool,
-    Retry,
-    Status,
-    UsageError,
-    bounded,
-    fail_fast,
-    subscribe,
-    wait,
-)
+from poolhand import Pool, Retry, UsageError, bounded, fail_fast, subscribe, wait
+from poolhand.errors import NoFreeSlot
 from poolhand.observe import events as listed
 from poolhand.observe.events import (
     EVENTS,
@@ -35,6 +24,7 @@ from poolhand.observe.events import (
     SubmitterParked,
 )
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Event, Job, Status
 from tests.unit.pool.support import Heard, park, seeded
 
 CLOSED_LIST = {

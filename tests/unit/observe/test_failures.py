@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from poolhand import Fault, Job, Status, log_events
+from poolhand import log_events
 from poolhand.observe.events import Events, JobEnded, JobRetried, LeaseLost
 from poolhand.observe.failures import (
     FailureLog,
+    HeldLines,
     is_reported,
     report,
     set_aside_line,
     summary_line,
     warn,
 )
-from poolhand.observe.throttle import HeldLines
 from poolhand.testing import SeededRuntime
+from poolhand.views import Fault, Job, Status
 from tests.unit.observe.test_logs import HOSTILE
 from tests.unit.pool.support import seeded
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import Event, Fault, Job, Pool, Status, log_events, wait
+from poolhand import Pool, log_events, wait
 from poolhand.observe.events import (
     CallbackFailed,
     DeadlockFound,
@@ -25,6 +25,7 @@ from poolhand.observe.events import (
     SubmitRefused,
 )
 from poolhand.testing import SeededRuntime
+from poolhand.views import Event, Fault, Job, Status
 from tests.unit.pool.support import seeded
 
 HOSTILE = [

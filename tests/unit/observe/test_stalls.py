@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, JobTimedOut, Pool, Retry, log_events
+from poolhand import App, Pool, Retry, log_events
+from poolhand.errors import JobTimedOut
 from poolhand.observe.events import Events, LoopBlocked
-from poolhand.observe.stalls import blocked_text
+from poolhand.observe.failures import blocked_text
 from tests.unit.pool.support import until
 
 ONCE = Retry(attempts=1)
@@ -79,6 +80,36 @@ async def test_a_job_that_blocks_the_loop_of_a_worker_is_logged(lines: Lines) ->
         ticket = await careless.submit()
         assert await ticket
     check_blocked(lines, ticket.id, "careless", ticket.snapshot().pool)
+
+
+OVERRAN = "and its timeout of 0.05 s had no effect: the event loop was blocked meanwhile"
+
+
+async def test_a_timeout_that_a_blocked_loop_hides_is_logged(lines: Lines) -> None:
+    async def careless() -> bool:
+        return lines.logged.wait(20)
+
+    async with Pool("reviews") as pool:
+        ticket = await pool.with_options(timeout=0.05).submit(careless)
+        assert await ticket
+    blocked, overran = lines.about(ticket.id)
+    assert "s; its timeout of 0.05 s cannot take effect, and no other job" in blocked
+    assert overran.startswith(f"WARNING job {ticket.id} of task ")
+    assert OVERRAN in overran
+    assert 'make it a plain function (def), which runs in a thread, or use run_in="pro' in overran
+
+
+async def test_a_timeout_that_a_blocked_loop_hides_is_logged_in_a_worker(lines: Lines) -> None:
+    app = App("memory://")
+
+    @app.task(name="careless", timeout=0.05)
+    async def careless() -> bool:
+        return lines.logged.wait(20)
+
+    async with app, app.worker(slots=1):
+        assert await careless.run()
+    (line,) = lines.about(OVERRAN)
+    assert "of task 'careless' in pool 'default' ran for " in line
 
 
 async def test_code_that_is_no_job_is_logged_too(lines: Lines) -> None:

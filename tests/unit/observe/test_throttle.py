@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.observe.throttle import MOST_LINES, MOST_NAMES, REPORT_AFTER, HeldLines, Throttle
+from poolhand.observe.failures import MOST_LINES, MOST_NAMES, REPORT_AFTER, HeldLines, Throttle
 
 
 def test_ten_lines_of_a_name_are_allowed_in_a_second() -> None:

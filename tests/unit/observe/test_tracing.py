@@ -20,10 +20,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from poolhand import Fault, Job, Status, UsageError
+from poolhand import UsageError
 from poolhand.observe.events import Events, JobEnded, JobRetried, JobStarted, LeaseLost, Tracer
 from poolhand.observe.spans import enter_trace
 from poolhand.observe.tracing import trace_events
+from poolhand.views import Fault, Job, Status
 
 AT = datetime(2030, 1, 1, 12, 0, 0, 123_457, tzinfo=UTC)
 AT_NS = 1_893_499_200_123_457_000
@@ -382,9 +383,9 @@ def test_an_attempt_that_fails_while_its_pool_stops_is_an_error_of_a_rejected_jo
 def test_a_trace_goes_on_in_another_process(traced: Traced) -> None:
     job, inside, elsewhere = traced.submit(a_job()), copy_context(), Context()
     traced.start(job, inside)
-    luggage = traced.tracer.luggage(inside)
-    assert luggage is not None
-    enter = pickle.loads(pickle.dumps(luggage))  # noqa: S301 - what we packed ourselves
+    trace_context = traced.tracer.trace_context(inside)
+    assert trace_context is not None
+    enter = pickle.loads(pickle.dumps(trace_context))  # noqa: S301 - what we packed ourselves
     elsewhere.run(enter)
     found = elsewhere.run(trace.get_current_span).get_span_context()
     traced.finish(job)
@@ -404,7 +405,7 @@ def test_luggage_that_cannot_be_read_is_logged_and_harms_nobody(
 
 
 def test_without_a_span_there_is_no_luggage(traced: Traced) -> None:
-    assert traced.tracer.luggage(Context()) is None
+    assert traced.tracer.trace_context(Context()) is None
 
 
 # Beginning and ending
@@ -453,7 +454,7 @@ def test_without_a_provider_nothing_is_recorded_and_nothing_is_held() -> None:
     end = trace_events(events=traced.events)
     tracer, inside = traced.tracer, copy_context()
     job = traced.start(traced.submit(a_job()), inside)
-    assert tracer.luggage(inside) is None
+    assert tracer.trace_context(inside) is None
     traced.finish(job)
     assert held(tracer) == 0
     assert traced.all() == []
@@ -569,13 +570,13 @@ def test_a_context_that_is_in_use_is_logged_and_harms_nobody(
     calls: list[Callable[[], object]] = [
         lambda: traced.tracer.submitted(a_job(), entered, AT, False),
         lambda: traced.tracer.started(a_job(), 0, entered),
-        lambda: traced.tracer.luggage(entered),
+        lambda: traced.tracer.trace_context(entered),
     ]
     with caplog.at_level(logging.ERROR, "poolhand"):
         assert [entered.run(call) for call in calls] == [None, None, None]
     assert [record.message for record in caplog.records] == [
         "tracing failed on submitted",
         "tracing failed on started",
-        "tracing failed on luggage",
+        "tracing failed on trace_context",
     ]
     assert held(traced.tracer) == 0

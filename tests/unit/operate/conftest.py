@@ -10,13 +10,13 @@ import pytest
 
 from poolhand.contract import Store
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.stores.sqlite.memory import MemoryStore
-from poolhand.stores.sqlite.store import SqliteStore
+from poolhand.stores.sqlite.store import MemoryStore, SqliteStore
 from tests.conditions import used_file
+from tests.unit.durable.conftest import MEMORY, USED
 from tests.unit.operate.world import Clock, World, made
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "sqlite-used"])
+@pytest.fixture(params=[MEMORY, "sqlite", "postgres", USED])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     clock = Clock()
     store: Store
@@ -28,7 +28,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 await asyncio.to_thread(used_file, tmp_path / "agents.db", clock)
             store = SqliteStore(tmp_path / "agents.db", clock)
         case _:
-            url = request.getfixturevalue("schema")
+            url = request.getfixturevalue("store_schema")
             store = PostgresStore(url, clock, lambda: (clock.seconds, clock.wall()))
     async with made(store, clock) as one:
         yield one

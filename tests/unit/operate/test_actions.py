@@ -137,7 +137,7 @@ async def test_a_waiting_job_is_cancelled_and_a_running_one_asked(world: World) 
         ("nothing", False, "not_found"),
     ]
     assert (await world.get(waiting)).job.status is Status.CANCELLED
-    assert (await world.get(running)).cancel_wished
+    assert (await world.get(running)).cancel_requested
     lines = await world.operator.audit(0, kind=CANCEL)
     assert [(line.job, line.by) for line in lines] == [(waiting, "anna"), (running, "anna")]
 
@@ -240,7 +240,7 @@ async def test_nobody_acts_without_a_name(world: World, by: Any) -> None:
         world.operator.resume("chat", by),
         world.operator.resize("chat", 1, by),
     ):
-        with pytest.raises(UsageError, match="say who does it"):
+        with pytest.raises(UsageError, match="the name of the actor"):
             await act
 
 
@@ -308,7 +308,7 @@ async def test_the_largest_numbers_are_taken(world: World) -> None:
 async def test_ids_that_are_no_list_of_texts_are_refused(world: World, ids: Any) -> None:
     id = await world.dead()
     for act in (world.operator.cancel(ids, "anna"), world.operator.retry(ids, "anna")):
-        with pytest.raises(UsageError, match=r"ids=.*; give a list of ids"):
+        with pytest.raises(UsageError, match=r"ids=.*; it must be a list of ids"):
             await act
     assert (await world.get(id)).dead
 
@@ -339,7 +339,7 @@ async def test_a_filter_that_is_none_is_refused(world: World, which: Any) -> Non
         world.operator.count(which),
         world.operator.retry_all(which, "anna"),
     ):
-        with pytest.raises(UsageError, match=r"give a (Filter|tuple)"):
+        with pytest.raises(UsageError, match=r"it must be a (Filter|tuple)"):
             await look
 
 
@@ -354,23 +354,27 @@ async def test_a_filter_that_is_none_is_refused(world: World, which: Any) -> Non
 async def test_ids_and_names_are_texts(world: World, verb: str, id: Any) -> None:
     acts = ("erase_session", "pause", "trigger_schedule", "drain_farm")
     by = ("me",) if verb in acts else ()
-    with pytest.raises(UsageError, match="is not allowed; give a text"):
+    with pytest.raises(UsageError, match="is not allowed; it must be a text"):
         await getattr(world.operator, verb)(id, *by)
 
 
 @pytest.mark.parametrize("tenant", [None, 5])
 async def test_sessions_are_erased_of_one_named_tenant(world: World, tenant: Any) -> None:
-    with pytest.raises(UsageError, match="name the tenant whose sessions are erased"):
+    with pytest.raises(UsageError, match="it must be the tenant whose sessions are erased"):
         await world.operator.erase_sessions(tenant, "me")
 
 
 async def test_dead_or_not_is_yes_or_no(world: World) -> None:
     word: Any = "yes"
-    with pytest.raises(UsageError, match="dead='yes' is not allowed; give True, False or None"):
+    with pytest.raises(
+        UsageError, match="dead='yes' is not allowed; it must be True, False or None"
+    ):
         await world.operator.jobs(Filter(dead=word))
 
 
 @pytest.mark.parametrize("verb", ["cancel_all", "retry_all", "drop_all"])
 async def test_progress_is_told_to_a_function(world: World, verb: str) -> None:
-    with pytest.raises(UsageError, match="tell=5 is not allowed; give a function, or None"):
+    with pytest.raises(
+        UsageError, match="progress=5 is not allowed; it must be a function, or None"
+    ):
         await getattr(world.operator, verb)(Filter(), "me", 5)

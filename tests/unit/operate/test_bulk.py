@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from poolhand import UsageError
 from poolhand.contract import Filter, JobBatch, JobRequest
-from poolhand.operate.bulk import CANCEL_AT_ONCE
-from poolhand.operate.retry import Progress
+from poolhand.operate.bulk import CANCEL_AT_ONCE, Progress
 from poolhand.rules.audit import CANCEL, STREAM
 from poolhand.rules.job import Status
 from tests.unit.operate.world import START, World
@@ -60,8 +59,8 @@ async def test_jobs_that_run_are_asked_to_stop_and_those_that_are_over_are_not_m
     over, running = await world.dead(), await world.add()
     assert len(await world.claim()) == 1
     assert (await world.operator.cancel_all(Filter(pool="chat"), "anna")).done == 1
-    assert (await world.get(running)).cancel_wished
-    assert not (await world.get(over)).cancel_wished
+    assert (await world.get(running)).cancel_requested
+    assert not (await world.get(over)).cancel_requested
 
 
 async def test_a_session_is_not_handed_on_to_a_turn_that_is_cancelled_too(world: World) -> None:
@@ -91,10 +90,10 @@ async def test_it_works_in_batches_and_tells_how_far_it_is(world: World) -> None
     ("which", "told"),
     [
         ({"statuses": (Status.FAILED,)}, r"statuses=\['failed'\] .* can be cancelled while it is"),
-        ({"since": START.replace(tzinfo=None)}, "since=.* give a datetime with a time zone"),
+        ({"since": START.replace(tzinfo=None)}, "since=.* it must be a datetime with a time zone"),
         ({"until": "2h"}, "until='2h' is not allowed"),
         ({"since": START, "until": START}, "is not before until"),
-        ({"user": 7}, "user=7 is not allowed; give a text"),
+        ({"user": 7}, "user=7 is not allowed; it must be a text"),
     ],
     ids=str,
 )
@@ -110,7 +109,7 @@ async def test_a_filter_that_makes_no_sense_is_refused_before_anything_happens(
 async def test_a_job_is_known_by_as_much_of_its_id_as_no_other_has(world: World) -> None:
     first, second = await world.add(), await world.add()
     assert await world.operator.resolve(first) == first
-    with pytest.raises(UsageError, match=f"begins several: {second}, {first}; give more"):
+    with pytest.raises(UsageError, match=f"matches several jobs: {second}, {first}; give more"):
         await world.operator.resolve(first[:-1])
     assert await world.operator.resolve("nothing-like-it") == "nothing-like-it"
     with pytest.raises(UsageError, match="id 'job' is too short; give at least 4 characters"):

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from poolhand import Session, SessionErased, Ticket, emit, step, tool, wait
+from poolhand import Session, Ticket, emit, step, tool, wait
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.connection.connection import store_proxy
+from poolhand.errors import SessionErased
 from poolhand.operate.sessions import ErasedView, erase_session
 from poolhand.rules.job import SESSION_ERASED
 from poolhand.rules.streams import session_of, streams_of, streams_of_session
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from tests.contract.support import Clock, Hand, owner
 from tests.unit.durable.conftest import url
 
@@ -65,7 +66,7 @@ async def test_all_that_a_session_has_left_is_erased(url: str) -> None:
         jobs = [(await wait(ticket, LIMIT)).id for ticket in tickets]
         other = await chat.session("s").submit("mine")
         await result(other)
-        store = StoreProxy(app)
+        store = store_proxy(app.core)
         assert len(await store.scan("receipt/session/acme/")) > 0
         gone = await app.operator().erase_session("s", "anna", tenant="acme")
         assert gone is not None
@@ -130,7 +131,7 @@ class Running:
         ticket = await self.door.submit(message)
         await self.begun.wait()
         key = session_of(None, "s")
-        store = StoreProxy(self.app)
+        store = store_proxy(self.app.core)
         assert await store.erase([], streams_of_session(None, "s"), "anna", [key]) == []
         self.goes_on.set()
         job = await wait(ticket, LIMIT)
@@ -155,7 +156,7 @@ async def test_a_turn_that_ends_after_its_session_was_erased_does_not_bring_it_b
     async with running.app as app, app.worker():
         job = await running.play("ends")
         assert (job.status, job.result) == ("completed", "ends")
-        (stored,) = await StoreProxy(app).get([job.id])
+        (stored,) = await store_proxy(app.core).get([job.id])
         assert stored is not None
         assert stored.job.marks == (SESSION_ERASED,)
         assert await running.door.history() == []

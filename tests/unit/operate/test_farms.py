@@ -18,8 +18,8 @@ from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
+    REQUESTS,
     TOPIC,
-    WISHES,
     ControlAnswer,
     ControlKind,
     ControlRequest,
@@ -35,8 +35,7 @@ from poolhand.operate import farms
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryStore
-from poolhand.stores.sqlite.store import SqliteStore
+from poolhand.stores.sqlite.store import MemoryStore, SqliteStore
 from tests.unit.operate.world import START, Clock, World, made
 
 FARM = "box-1a2b3c"
@@ -90,7 +89,7 @@ async def farming(
 
     async def supervise() -> None:
         while True:
-            for key in await store.scan(f"{WISHES}{farm}/"):
+            for key in await store.scan(f"{REQUESTS}{farm}/"):
                 kept = await store.get_document(key)
                 wish = None if kept is None else read(kept[0], ControlRequest)
                 if wish is not None:
@@ -111,7 +110,7 @@ async def farming(
 
 
 async def left_behind(store: Store) -> list[str]:
-    return await store.scan(WISHES) + await store.scan(ANSWERS)
+    return await store.scan(REQUESTS) + await store.scan(ANSWERS)
 
 
 # Seeing
@@ -285,7 +284,7 @@ async def test_what_names_no_farm_and_no_worker_is_not_found() -> None:
         for id in NO_IDS:
             await write_down(world.store, a_farm(str(id)))
             if not isinstance(id, str):
-                with pytest.raises(UsageError, match="give a text"):
+                with pytest.raises(UsageError, match="it must be a text"):
                     await operator.farm(id)
                 continue
             assert await operator.farm(id) is None
@@ -318,7 +317,7 @@ async def test_nobody_steers_a_farm_without_a_name() -> None:
                 operator.restart_farm(FARM, nobody),
                 operator.set_bounds(FARM, 1, 2, nobody),
             ):
-                with pytest.raises(UsageError, match="say who does it"):
+                with pytest.raises(UsageError, match="the name of the actor"):
                     await act
         with pytest.raises(UsageError, match="limit=0"):
             await operator.snapshot(FARM, limit=0)
@@ -343,7 +342,7 @@ class AnsweredLate(MemoryStore):
     """A store where a farm answers a wish at the moment it is taken back."""
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
-        if key.startswith(WISHES):
+        if key.startswith(REQUESTS):
             await self.put([Put(f"{ANSWERS}{key.rpartition('/')[2]}", write(DONE))])
         return await super().delete(key, expect)
 
@@ -361,7 +360,7 @@ async def test_an_answer_of_a_newer_farm_says_so() -> None:
         await write_down(world.store, a_farm())
         newer: Any = ControlRequest("", ControlKind.DRAIN, "")
         async with farming(world.store, newer):
-            with pytest.raises(Unavailable, match="cannot read; use its version"):
+            with pytest.raises(Unavailable, match="cannot decode; use the version"):
                 await world.operator.drain_farm(FARM, "anna")
 
 

@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Owner
 from poolhand.errors import Unavailable
-from poolhand.operate.doctor.file_findings import NO_SPACE
-from poolhand.operate.doctor.finding import Finding, Level
-from poolhand.operate.doctor.findings import examine
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import NO_SPACE, Finding, Level
 from poolhand.rules import lifecycle
 from poolhand.runtime import Runtime, process_started
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 from tests.unit.operate.world import Clock, World
 
 GONE_PID = 2**22 + 1  # above the largest number Linux gives
@@ -257,7 +256,7 @@ async def test_a_file_that_is_well_is_told_first(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("numbers", "level", "fix"),
     [
-        ((0, 2), Level.WRONG, "check the name, or make one of it with `poolhand migrate`"),
+        ((0, 2), Level.WRONG, "check the name, or run `poolhand migrate` to make it one"),
         ((1, 2), Level.WARN, "run `poolhand migrate`, or start the app"),
         ((3, 2), Level.WRONG, "use the newer version of poolhand"),
     ],

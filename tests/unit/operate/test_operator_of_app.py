@@ -1,4 +1,4 @@
-"""The operator of an app sees and does from any loop what lives on the keeper's."""
+"""The operator of an app sees and does from any loop what lives on the store thread."""
 
 from __future__ import annotations
 

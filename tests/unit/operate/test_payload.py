@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import AllowPickle, App, KeyRing, Pool
-from poolhand.operate.payload import LONGEST_SHOWN, PayloadView, payload_lines
+from poolhand import App, Pool
+from poolhand.operate.views import LONGEST_SHOWN, PayloadView, payload_lines
+from poolhand.settings import AllowPickle, KeyRing, Wire
 from tests.unit.operate.world import World
 
 SECRET = b"a secret of thirty-two bytes ...!"
@@ -20,7 +21,7 @@ ADVICE = "--json shows all"
 @asynccontextmanager
 async def ran(path: Path, *args: Any, **options: Any) -> AsyncIterator[PayloadView]:
     """Give what is seen of a job that has run, by an operator without the keys of the app."""
-    app = App(f"sqlite:///{path / 'jobs.db'}", **options)
+    app = App(f"sqlite:///{path / 'jobs.db'}", wire=Wire(**options))
 
     @app.task(name="work", retry=None)
     async def work(what: Any, times: int = 1) -> Any:
@@ -82,7 +83,8 @@ async def test_a_closure_has_no_arguments_to_show(tmp_path: Path) -> None:
         view = await app.operator().payload(id)
         assert view is not None
         assert (
-            view.arguments_note == "a closure: its arguments are in the process that submitted it"
+            view.arguments_note
+            == "a closure: its arguments exist only in the process that submitted it"
         )
         assert view.result == 7
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from poolhand.contract import Filter
-from poolhand.operate import retry
-from poolhand.operate.retry import Progress
+from poolhand.operate import bulk
+from poolhand.operate.bulk import Progress
 from poolhand.rules.audit import RERUN
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Bounded, FailFast, OnFull
@@ -18,7 +18,7 @@ from tests.unit.operate.world import World
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many are taken in parts of ten here."""
-    monkeypatch.setattr(retry, "AT_ONCE", 10)
+    monkeypatch.setattr(bulk, "AT_ONCE", 10)
 
 
 async def test_a_dead_job_runs_again_as_a_new_one_with_the_same_brief(world: World) -> None:
@@ -60,9 +60,9 @@ async def test_what_is_no_dead_letter_is_told_why(world: World) -> None:
         (False, "not_found"),
     ]
     assert [one.text for one in answers] == [
-        "it was retried before; retry the job that took its place",
+        "it was already retried; retry the job that replaced it",
         "it is cancelled; only a failed job can be retried",
-        "it is not over yet: queued",
+        "it has not ended yet: queued",
         "there is no such job",
     ]
 
@@ -72,7 +72,7 @@ async def test_one_id_named_twice_runs_once(world: World) -> None:
     first, second = await world.operator.retry([old, old], "anna")
     assert first.done
     assert (second.done, second.reason) == (False, "not_dead")
-    assert second.text == "it is no dead letter any more: somebody was first"
+    assert second.text == "it was already retried by someone else"
     assert await world.operator.count(Filter(pool="chat")) == {Status.FAILED: 1, Status.QUEUED: 1}
 
 
@@ -126,7 +126,7 @@ async def test_a_key_that_stands_for_another_job_by_now_runs_nothing_twice(world
     assert other != old
     (answer,) = await world.operator.retry([old], "anna")
     assert (answer.done, answer.reason, answer.new_id) == (True, "joined", other)
-    assert answer.text == f"job {other} has its place: idempotency key 'i' stands for that one"
+    assert answer.text == f"job {other} replaces it: it already has the idempotency key 'i'"
     assert len(await world.claim(5)) == 1
     assert await world.operator.count(Filter(dead=True)) == {}
 
@@ -187,7 +187,7 @@ async def test_a_full_pool_takes_what_fits_and_the_others_are_told(world: World)
 async def test_the_answers_kept_of_many_are_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "MOST_ANSWERS", 20)
+    monkeypatch.setattr(bulk, "MOST_ANSWERS", 20)
     await world.declare("small", slots=1, backpressure=FailFast())
     for _ in range(25):
         await world.dead(pool="small")

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from poolhand.operate.doctor.finding import Finding, Level
-from poolhand.operate.doctor.server_findings import LATE, MUCH_DEAD, OLD, shape, usable
-from poolhand.stores.postgres.server.inspect import LockHolder, ServerSurvey, TableSize
+from poolhand.contract.records import LockHolder, ServerSurvey, TableSize
+from poolhand.operate.store_findings import LATE, MUCH_DEAD, OLD, Finding, Level, shape, usable
 
 PLACE = "postgresql://h/db"
 
@@ -45,7 +44,7 @@ def test_a_server_that_is_well_has_nothing_but_good_findings() -> None:
 @pytest.mark.parametrize(
     ("check", "level", "facts", "said"),
     [
-        ("server", Level.WRONG, {"read_only": True}, "takes no changes"),
+        ("server", Level.WRONG, {"read_only": True}, "and is read-only"),
         ("rights", Level.WRONG, {"lacking": ("a",)}, "user 'me' may not use a"),
         ("rights", Level.WRONG, {"lacking": tuple("abcde")}, "may not use a, b, c and 2 more"),
         ("safety", Level.WARN, {"unsafe": ("fsync",)}, "fsync is off"),
@@ -56,7 +55,7 @@ def test_a_server_that_is_well_has_nothing_but_good_findings() -> None:
             "tables",
             Level.WARN,
             {"tables": (TableSize("t", 9, MUCH_DEAD + 1, 0), TableSize("u", 9, MUCH_DEAD + 2, 0))},
-            "u has 100,002 dead rows beside 9 live ones",
+            "u has 100,002 dead rows and 9 live ones",
         ),
         (
             "snapshots",

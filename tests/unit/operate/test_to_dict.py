@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from poolhand import App
-from poolhand.operate import actions
-from poolhand.operate.doctor import findings
-from poolhand.rules.values.plain import PlainView
+from poolhand.operate import actions, store_findings
+from poolhand.rules.plain import PlainView
 
 
 def views() -> Iterator[type[PlainView]]:
@@ -22,7 +21,7 @@ def views() -> Iterator[type[PlainView]]:
 
 def test_what_people_are_shown_has_a_to_dict() -> None:
     # Imported above, so that theirs are known.
-    assert {actions.__name__, findings.__name__} <= sys.modules.keys()
+    assert {actions.__name__, store_findings.__name__} <= sys.modules.keys()
     names = {kind.__name__ for kind in views()}
     assert names >= {
         "Job", "Fault", "Explanation", "JobEvent", "DrainReport", "WorkerReport", "PoolHealth",

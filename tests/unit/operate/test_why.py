@@ -47,8 +47,8 @@ async def test_a_worker_of_other_pools_is_none(world: World) -> None:
 async def test_a_worker_that_is_buried_is_none(world: World) -> None:
     await world.add()
     await world.claim()
-    await world.store.bury(world.worker.id, 0)
-    assert [lease.buried for lease in await world.store.leases()] == [True]
+    await world.store.expire_owner(world.worker.id, 0)
+    assert [lease.expired for lease in await world.store.leases()] == [True]
     assert (await told(world, await world.add()))[0] == "no_worker"
 
 
@@ -88,7 +88,7 @@ async def test_a_full_pool_says_how_many_go_before(
     await world.add(pool="p")
     (running,) = await world.claim()
     ids = [await world.add(pool="p", priority=priority) for priority in (1, 7, 5)]
-    names = {0: "nobody", 1: "1 other", 2: "2 others"}
+    names = {0: "no other", 1: "1 other", 2: "2 others"}
     for id, count in zip(ids, ahead, strict=True):
         assert await told(world, id) == (
             "behind_others" if count else "pool_cap",
@@ -145,7 +145,7 @@ async def test_a_busy_session_is_told_with_the_job_that_holds_it(world: World) -
     third = await world.add(session="s", tenant="t")
     assert await told(world, second) == (
         "session_busy",
-        f"session 's' is busy with job {first}, nobody of the session before it",
+        f"session 's' is busy with job {first}, no other of the session before it",
     )
     assert await told(world, third) == (
         "session_busy",

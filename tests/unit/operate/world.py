@@ -25,9 +25,9 @@ from poolhand.contract import (
 from poolhand.operate.actions import Operator
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.queue.pool_spec import PoolSpec, pool_id
+from poolhand.rules.queue.stored_desk import PoolSpec, pool_id
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import MemoryStore
 
 TERMS = ("delay", "expires", "rerun_failed")
 START = datetime(2030, 1, 1, tzinfo=UTC)

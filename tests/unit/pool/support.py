@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,38 +15,52 @@ from poolhand.observe.events import Event, Events
 from poolhand.pool import registry
 from poolhand.pool.submitter import Submitter
 from poolhand.testing import SeededRuntime, run_seeded
+from tests.extent import times
 
 SEEDS = range(5)
+KEEPING = {"caplog", "monkeypatch", "page", "tmp_path"}
 MAX_STEPS = 100_000  # ten times what the longest of these tests takes: a livelock is told soon
+
+
+Program = TypeVar("Program", bound=Callable[..., Awaitable[None]])
 
 
 def seeded(program: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Make a test of an async function whose first parameter is a SeededRuntime.
 
-    It runs once per seed; its further parameters are fixtures and parameters as in any test.
+    It runs once per seed; its further parameters are fixtures and parameters as in any test. All
+    seeds are one case, unless a fixture keeps what a run leaves: then each seed is a case.
     """
+    asked = [one.replace(kind=one.KEYWORD_ONLY) for one in _parameters(program)[1:]]
+    apart = not KEEPING.isdisjoint(one.name for one in asked)
+    seeds: Sequence[int] = program.__dict__.get("seeds", SEEDS)
 
-    def test(seed: int, **given: Any) -> None:
+    def test(seed: int | None = None, **given: Any) -> None:
         async def main(runtime: SeededRuntime) -> None:
             await program(runtime, **given)
 
         main.__qualname__ = program.__qualname__
-        try:
-            run_seeded(main, seed, max_steps=MAX_STEPS)
-            assert list_pools() == []
-        finally:
-            # A run that failed must not keep its names from the tests that follow.
-            registry._live.clear()
+        for one in seeds if seed is None else [seed]:
+            try:
+                run_seeded(main, one, max_steps=MAX_STEPS)
+                assert list_pools() == []
+            finally:
+                # A run that failed must not keep its names from the tests that follow.
+                registry._live.clear()
 
     # Not functools.wraps: pytest would look through it and ask for a fixture named `runtime`.
     test.__name__, test.__qualname__ = program.__name__, program.__qualname__
     test.__module__, test.__doc__ = program.__module__, program.__doc__
     test.__dict__["pytestmark"] = program.__dict__.get("pytestmark", [])
-    asked = [one.replace(kind=one.KEYWORD_ONLY) for one in _parameters(program)[1:]]
-    seed = inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)
-    test.__dict__["__signature__"] = inspect.Signature([*asked, seed])
-    marked: Callable[..., None] = pytest.mark.parametrize("seed", SEEDS)(test)
-    return marked
+    seed = [inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)] if apart else []
+    test.__dict__["__signature__"] = inspect.Signature([*asked, *seed])
+    return pytest.mark.parametrize("seed", seeds)(test) if apart else test
+
+
+def large(program: Program) -> Program:
+    """Let a seeded test that takes seconds run with one seed in `make test`."""
+    program.__dict__["seeds"] = SEEDS[: times(1, len(SEEDS))]
+    return program
 
 
 def _parameters(program: Callable[..., object]) -> list[inspect.Parameter]:

@@ -16,12 +16,7 @@ import pytest
 
 from poolhand import (
     AgentPool,
-    Autoscale,
-    Deadlock,
-    Draining,
-    NoFreeSlot,
     Pool,
-    PoolFull,
     Retry,
     UsageError,
     current_job,
@@ -30,9 +25,11 @@ from poolhand import (
     pool_lifespan,
     stop_requested,
 )
+from poolhand.errors import Deadlock, Draining, NoFreeSlot, PoolFull
 from poolhand.observe.events import Events, SlotFreed
-from poolhand.pool.faces.agent_pool import KEPT
+from poolhand.pool.faces.agent_pool import ENDED_KEPT
 from poolhand.runtime import Runtime
+from poolhand.settings import Autoscale
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded, until
 
@@ -377,7 +374,7 @@ async def test_an_agent_without_run_is_told_and_closed(runtime: SeededRuntime) -
 
     async with AgentPool(agent_factory=Mute, runtime=runtime) as pool:
         answer = await pool.submit("s", 1)
-        assert answer["error"].startswith("UsageError: agent_factory made a ")
+        assert answer["error"].startswith("UsageError: agent_factory returned a ")
         assert "Mute, which has no method run(session_id=…, payload=…)" in answer["error"]
         assert len(closed) == 1
     async with AgentPool(agent_factory=lambda: Streaming(), runtime=runtime) as pool:
@@ -385,7 +382,7 @@ async def test_an_agent_without_run_is_told_and_closed(runtime: SeededRuntime) -
         assert "Streaming.run is an async generator" in answer["error"]
         assert len(closed) == 2
     async with AgentPool(agent_factory=lambda: None, runtime=runtime) as pool:
-        assert "made a NoneType" in (await pool.submit("s", 1))["error"]
+        assert "returned a NoneType" in (await pool.submit("s", 1))["error"]
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -468,15 +465,17 @@ async def test_all_live_jobs_and_the_latest_that_are_over_are_kept() -> None:
         return door.agent()
 
     more = 50
-    async with AgentPool(5, 3 * KEPT, make) as pool:
-        ids = [await pool.submit_nowait(f"s{number}", number) for number in range(KEPT + more)]
+    async with AgentPool(5, 3 * ENDED_KEPT, make) as pool:
+        ids = [
+            await pool.submit_nowait(f"s{number}", number) for number in range(ENDED_KEPT + more)
+        ]
         assert all(pool.get(one) is not None for one in ids)
         door.open.set()
     over = [pool.get(one) for one in ids]
-    assert sum(one is not None for one in over) == KEPT
+    assert sum(one is not None for one in over) == ENDED_KEPT
     assert over[:more] == [None] * more
     assert all(one is not None and one["status"] == "completed" for one in over[more:])
-    assert (len(pool._live), len(pool._over)) == (0, KEPT)
+    assert (len(pool._live), len(pool._over)) == (0, ENDED_KEPT)
 
 
 @seeded
@@ -634,8 +633,10 @@ def test_every_bad_option_is_told_at_once_and_nothing_is_left() -> None:
         AgentPool(**bad)
     faults = ("num_workers=0", "max_queue_size=-1", "agent_factory=<", "timeout=-2", "name=' '")
     assert [one for one in (*faults, "retry=5 is not") if one not in str(told.value)] == []
-    assert "'backpressure' is no option of an agent pool; use max_queue_size=…" in str(told.value)
-    assert "'colour' is no option" in str(told.value)
+    assert "'backpressure' is not an option of an agent pool; use max_queue_size=…" in str(
+        told.value
+    )
+    assert "'colour' is not an option" in str(told.value)
     with pytest.raises(UsageError, match="agent_factory=None"):
         AgentPool()
     assert list_pools() == []

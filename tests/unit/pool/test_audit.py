@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from poolhand import App, Pool, Retry, Status, Ticket, UsageError, bounded, ring_buffer, wait
+from poolhand import App, Pool, Retry, Ticket, UsageError, bounded, ring_buffer, wait
 from poolhand.observe.events import Events, JobEnded, JobRetried, JobStarted, JobSubmitted
 from poolhand.rules.audit import AuditLine
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, seeded, until
 
 Told = list[tuple[str, dict[str, Any]]]
@@ -118,7 +119,7 @@ async def test_what_is_asked_for_behind_a_number_and_by_kind(runtime: SeededRunt
         assert pool.audit(after=100) == []
         assert pool.audit()[: len(seen)] == seen
         for wrong in ({"after": -1}, {"after": "1"}, {"kind": None}):
-            with pytest.raises(UsageError, match="give the number"):
+            with pytest.raises(UsageError, match="it must be the"):
                 pool.audit(**wrong)
 
 
@@ -320,7 +321,7 @@ def by_job(ids: list[str], lines: Told) -> dict[str, list[tuple[str, dict[str, A
 async def test_it_is_read_on_the_thread_of_the_loop() -> None:
     async with Pool() as pool:
         await until(lambda: True)
-        with pytest.raises(UsageError, match="on the thread of its loop"):
+        with pytest.raises(UsageError, match="on the thread of its event loop"):
             await asyncio.to_thread(pool.audit)
     with pytest.raises(UsageError, match="is not started"):
         Pool().audit()

@@ -9,23 +9,14 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Autoscale,
-    NoFreeSlot,
-    Pool,
-    Refused,
-    Status,
-    Ticket,
-    UsageError,
-    bounded,
-    fail_fast,
-    list_pools,
-    wait,
-)
+from poolhand import Pool, Refused, Ticket, UsageError, bounded, fail_fast, list_pools, wait
+from poolhand.errors import NoFreeSlot
 from poolhand.observe.events import DrainStarted, Event, JobEnded, JobStarted, PoolResized
 from poolhand.rules.queue.backpressure import Policy, unbounded
+from poolhand.settings import Autoscale
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import SEEDS, Heard, occupied, park, seeded, until
+from poolhand.views import Status
+from tests.unit.pool.support import SEEDS, Heard, large, occupied, park, seeded, until
 
 WHY = re.compile(r"utilisation \d+\.\d\d|backlog \d+ for \d+ workers?|queue fill \d+\.\d\d")
 QUICK = Autoscale(min=2, max=12, interval=0.1, cooldown=0, idle_after=1)
@@ -108,6 +99,7 @@ async def at_rest(runtime: SeededRuntime, pool: Pool, size: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [unbounded(), bounded(40), fail_fast()], ids=str)
 @seeded
+@large
 async def test_a_step_load_is_met_and_then_let_go_of(
     runtime: SeededRuntime, policy: Policy
 ) -> None:
@@ -129,6 +121,7 @@ async def test_a_step_load_is_met_and_then_let_go_of(
 
 
 @seeded
+@large
 async def test_a_steady_load_is_met_without_turning_back(runtime: SeededRuntime) -> None:
     ledger = Ledger(2, 2, 50)
     async with Pool(runtime=runtime, events=ledger.events, autoscale=Autoscale()) as pool:
@@ -370,7 +363,9 @@ async def test_a_resize_stays_within_the_bounds_of_the_scaler(runtime: SeededRun
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events, autoscale=Autoscale()) as pool:
         for size in (1, 51):
-            with pytest.raises(UsageError, match=rf"resize\({size}\).*2 and 50.*set_autoscale"):
+            with pytest.raises(
+                UsageError, match=rf"resize: max_concurrent={size} .*2 and 50.*set_autoscale"
+            ):
                 await pool.resize(size)
         assert heard.of(PoolResized) == []
         await pool.resize(50)
@@ -418,7 +413,9 @@ async def test_what_is_no_autoscale_is_refused_and_changes_nothing(
     runtime: SeededRuntime, settings: Any
 ) -> None:
     async with Pool(runtime=runtime, autoscale=QUICK) as pool:
-        with pytest.raises(UsageError, match=r"set_autoscale\(.*an Autoscale\(…\), or None"):
+        with pytest.raises(
+            UsageError, match=r"set_autoscale: settings=.*an Autoscale\(…\), or None"
+        ):
             pool.set_autoscale(settings)
         async with occupied(pool, 12):
             await at_rest(runtime, pool, 12)

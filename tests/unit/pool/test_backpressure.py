@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from poolhand import (
-    Backpressure,
-    Draining,
-    JobRejected,
-    NoFreeSlot,
     Pool,
-    PoolFull,
     Refused,
     Retry,
-    Status,
     Ticket,
     bounded,
     fail_fast,
@@ -28,8 +22,11 @@ from poolhand import (
     unbounded,
     wait,
 )
+from poolhand.errors import Draining, JobRejected, NoFreeSlot, PoolFull
 from poolhand.observe import events
+from poolhand.settings import Backpressure
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, Journal, occupied, park, seeded, until
 
 EVICTING = [bounded(2, on_full="drop_oldest"), ring_buffer(2)]

@@ -7,20 +7,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    JobCancelled,
-    JobTimedOut,
-    Pool,
-    Retry,
-    RetryLater,
-    Snooze,
-    Status,
-    Ticket,
-    bounded,
-    wait,
-)
+from poolhand import Pool, Retry, RetryLater, Snooze, Ticket, bounded, wait
+from poolhand.errors import JobCancelled, JobTimedOut
 from poolhand.observe.events import JobEnded, JobMarked, SlotStuck
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, park, seeded
 
 

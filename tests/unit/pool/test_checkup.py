@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobCancelled, Pool, Retry, Status, bounded, fail_fast, ring_buffer, wait
+from poolhand import Pool, Retry, bounded, fail_fast, ring_buffer, wait
+from poolhand.errors import JobCancelled
 from poolhand.observe.events import (
     Event,
     ExecutorSmall,
@@ -23,6 +24,7 @@ from poolhand.observe.events import (
 )
 from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, occupied, park, seeded, until
 
 FINDINGS = (WorkerBound, PoisonSuspected, QueueHigh, ExecutorSmall, WorkerVanished)
@@ -381,7 +383,7 @@ async def test_a_task_that_somebody_ended_before_it_began_is_told_and_taken_back
     assert at == 10
     assert isinstance(finding, WorkerVanished)
     assert (finding.job.id, finding.slot) == (ticket.id, "worker-000")
-    assert "somebody else" in finding.why
+    assert "from outside" in finding.why
     kinds = [type(event) for event in findings.all]
     assert kinds.index(WorkerVanished) < kinds.index(JobEnded)
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import Deadlock, Pool, Status, Ticket, bounded, wait
+from poolhand import Pool, Ticket, bounded, wait
+from poolhand.errors import Deadlock
 from poolhand.observe.events import DeadlockFound
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, seeded, until
 
 

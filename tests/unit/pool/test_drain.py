@@ -9,16 +9,11 @@ from contextlib import suppress
 import pytest
 
 from poolhand import (
-    Draining,
-    DrainReport,
-    JobCancelled,
     JobError,
-    JobRejected,
     Pool,
     Refused,
     Retry,
     Snooze,
-    Status,
     Ticket,
     UsageError,
     bounded,
@@ -26,8 +21,10 @@ from poolhand import (
     list_pools,
     wait,
 )
+from poolhand.errors import Draining, JobCancelled, JobRejected
 from poolhand.observe.events import DrainSlow, DrainStarted, PoolDrained, SlotStuck
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import DrainReport, Status
 from tests.unit.pool.support import Heard, park, seeded, until
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import GiveUp, JobCancelled, JobFailed, Pool, Retry, RetryLater, Snooze, Status, wait
+from poolhand import GiveUp, Pool, Retry, RetryLater, Snooze, wait
+from poolhand.errors import JobCancelled, JobFailed
 from poolhand.observe.events import JobEnded
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, seeded
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from poolhand import (
     AgentRequest,
-    FanoutResult,
     Pool,
     RetryLater,
     UsageError,
@@ -25,6 +24,7 @@ from poolhand import (
     stop_requested,
 )
 from poolhand.testing import SeededRuntime
+from poolhand.views import FanoutResult
 from tests.unit.pool.support import seeded, until
 
 
@@ -401,9 +401,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a bad call": (lambda: AgentRequest(5), "call=5 is not allowed"),  # type: ignore[arg-type]
     "an unknown field": (
         lambda: {"call": answer, "arg": 1},
-        "'arg' is no field of a request; there are call, args, kwargs, label, timeout",
+        "'arg' is not a field of a request; there are call, args, kwargs, label, timeout",
     ),
-    "a field without a name": (lambda: {"call": answer, 5: 1}, "5 is no field of a request"),
+    "a field without a name": (lambda: {"call": answer, 5: 1}, "5 is not a field of a request"),
     "args of no kind": (lambda: {"call": add, "args": "12"}, "args='12' is not allowed; it must"),
     "kwargs of no kind": (lambda: {"call": add, "kwargs": [1]}, r"kwargs=\[1\] is not allowed"),
     "kwargs without names": (lambda: {"call": add, "kwargs": {1: 2}}, r"kwargs=\{1: 2\} is not"),
@@ -413,7 +413,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "time of no kind": (lambda: {"call": add, "timeout": "5"}, "timeout='5' is not allowed"),
     "several": (
         lambda: {"call": 5, "label": 5, "x": 5},
-        r"'x' is no field.*requests\[1\]: call=5.*requests\[1\]: label=5",
+        r"'x' is not a field.*requests\[1\]: call=5.*requests\[1\]: label=5",
     ),
 }
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from poolhand import Pool, Status, Ticket, bounded, fail_fast, ring_buffer, wait
-from poolhand.pool.engine.health import PoolHealth, WorkerHealth
+from poolhand import Pool, Ticket, bounded, fail_fast, ring_buffer, wait
+from poolhand.pool.engine.views import PoolHealth, WorkerHealth
 from poolhand.pool.slots.process_parent import Child
 from poolhand.rules.queue.backpressure import Policy, unbounded
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import occupied, seeded, until
 
 MINUTE = 60.0

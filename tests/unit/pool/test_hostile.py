@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from poolhand import JobFailed, Pool, RetryLater, Snooze, Status, UsageError, wait
+from poolhand import Pool, RetryLater, Snooze, UsageError, wait
+from poolhand.errors import JobFailed
 from poolhand.rules.queue.ready import MOST_RESTING, Ready
 from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import seeded
 from tests.unit.rules.floor import new_entry
 

@@ -7,24 +7,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    JobCancelled,
-    JobExpired,
-    JobRejected,
-    Pool,
-    PoolFull,
-    Refused,
-    Retry,
-    Status,
-    bounded,
-    fail_fast,
-    fair_round_robin,
-    ring_buffer,
-    wait,
-)
+from poolhand import Pool, Refused, Retry, bounded, fail_fast, fair_round_robin, ring_buffer, wait
+from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolFull
 from poolhand.observe import events
 from poolhand.pool.submitter import Submitter
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, Journal, occupied, park, seeded, until
 
 

@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Pool,
-    Retry,
-    Status,
-    fair_round_robin,
-    fifo,
-    lifo,
-    priority,
-    wait,
-)
+from poolhand import Pool, Retry, fair_round_robin, fifo, lifo, priority, wait
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Journal, occupied, seeded
 
 STRATEGIES = [fifo(), lifo(), priority(), priority(aging=1), fair_round_robin()]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand import GiveUp, Job, Pool, Retry, RetryLater, Snooze, Status, Ticket, wait
+from poolhand import GiveUp, Pool, Retry, RetryLater, Snooze, Ticket, wait
 from poolhand.observe.events import Events
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Job, Status
 from tests.unit.pool.support import seeded
 
 KINDS = ("return", "fail", "later", "snooze", "give up", "slow", "thread", "stop")

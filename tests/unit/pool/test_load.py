@@ -8,24 +8,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Event,
-    JobCancelled,
-    JobRejected,
-    JobTimedOut,
-    Pool,
-    PoolSnapshot,
-    Refused,
-    Retry,
-    Ticket,
-    bounded,
-    fair_round_robin,
-    ring_buffer,
-    wait,
-)
+from poolhand import Pool, Refused, Retry, Ticket, bounded, fair_round_robin, ring_buffer, wait
+from poolhand.errors import JobCancelled, JobRejected, JobTimedOut
 from poolhand.observe.events import Events, JobEnded, JobStarted, JobSubmitted
 from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Event, PoolSnapshot
 
 JOBS = 10_000
 CAP = 2

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 from poolhand import (
-    Deadlock,
-    Draining,
-    JobCancelled,
-    JobRejected,
-    NoFreeSlot,
     Pool,
-    PoolFull,
     Retry,
     RetryLater,
     Ticket,
@@ -32,11 +26,12 @@ from poolhand import (
     unbounded,
     wait,
 )
+from poolhand.errors import Deadlock, Draining, JobCancelled, JobRejected, NoFreeSlot, PoolFull
 from poolhand.observe.events import JobStarted
 from poolhand.pool.submitter import Submitter
 from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import Heard, occupied, seeded, until
+from tests.unit.pool.support import Heard, large, occupied, seeded, until
 
 COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
 
@@ -284,6 +279,7 @@ async def test_jobs_that_block_each_other_do_not_fill_the_queue(
 
 
 @seeded
+@large
 async def test_ten_thousand_items_never_run_three_at_a_time_in_two_slots(
     runtime: SeededRuntime,
 ) -> None:

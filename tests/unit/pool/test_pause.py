@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from poolhand import Pool, Retry, Status, bounded, wait
+from poolhand import Pool, Retry, bounded, wait
 from poolhand.observe.events import PoolPaused, PoolResumed
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, park, seeded
 
 

@@ -13,15 +13,9 @@ from typing import Any
 import pytest
 
 from poolhand import (
-    Autoscale,
-    Job,
-    JobRejected,
-    JobTimedOut,
     Pool,
-    PoolFull,
     PoolhandError,
     Retry,
-    Status,
     UsageError,
     bounded,
     fail_fast,
@@ -33,9 +27,12 @@ from poolhand import (
     unbounded,
     wait,
 )
+from poolhand.errors import JobRejected, JobTimedOut, PoolFull
 from poolhand.observe import events
 from poolhand.rules.validation import shown
+from poolhand.settings import Autoscale
 from poolhand.testing import SeededRuntime
+from poolhand.views import Job, Status
 from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 
 # Without their types, which would not let bad values through.
@@ -165,14 +162,14 @@ def test_all_faults_are_told_at_once() -> None:
 def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{name: 1})
-    assert f"{name!r} is no option of a pool; did you mean {near!r}?" in str(caught.value)
+    assert f"{name!r} is not an option of a pool; did you mean {near!r}?" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["colour", "zone", "x", "💥"])
 def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{name: 1})
-    assert f"{name!r} is no option of a pool" in str(caught.value)
+    assert f"{name!r} is not an option of a pool" in str(caught.value)
     for known in ("max_concurrent", "backpressure", "drain_timeout", "on_dead"):
         assert known in str(caught.value)
 
@@ -190,10 +187,13 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
         ({"scope": "pipeline", "scope_id": "\ud800"}, ["scope_id='\\ud800'", "UTF-8"]),
         ({"scope": "pipeline", "scope_id": "x" * 1001}, ["scope_id='xxx", "at most 1,000"]),
         ({"scope": "pipeline", "scope_id": "a", "dir": 5}, ["dir=5", "a folder"]),
-        ({"scope": "pipeline", "scope_id": "a", "dir": ""}, ["dir=''", "give a folder, or leave"]),
+        (
+            {"scope": "pipeline", "scope_id": "a", "dir": ""},
+            ["dir=''", "it must be a folder"],
+        ),
         (
             {"scope": "pipeline", "scope_id": "a", "dir": " "},
-            ["dir=' '", "give a folder, or leave"],
+            ["dir=' '", "it must be a folder"],
         ),
         ({"scope": "pipeline", "scope_id": "a", "dir": "a\0b"}, ["dir='a\\x00b'", "a folder"]),
         ({"scope": "pipeline", "scope_id": "a", "dir": "\ud800"}, ["dir='", "a folder"]),
@@ -558,12 +558,12 @@ async def test_rerun_of_what_is_not_dead_says_so(runtime: SeededRuntime) -> None
         fine = await pool.submit(Journal().note, "x")
         await fine
         for wrong in (fine.id, fine.snapshot(), "nobody"):
-            with pytest.raises(UsageError, match="no dead job of pool 'hospital'"):
+            with pytest.raises(UsageError, match="not a dead letter of pool 'hospital'"):
                 await pool.rerun(wrong)
         dead = await pool.submit(broken, "x")
         await wait(dead)
         await wait(await pool.rerun(dead.id))
-        with pytest.raises(UsageError, match="no dead job"):
+        with pytest.raises(UsageError, match="not a dead letter"):
             await pool.rerun(dead.id)
 
 

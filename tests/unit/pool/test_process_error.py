@@ -8,9 +8,9 @@ from threading import Lock
 
 import pytest
 
-from poolhand import GiveUp, JobFailed, Retry, RetryLater, Snooze
-from poolhand.pool.slots.process_answer import contents_of
-from poolhand.pool.slots.process_error import RaisedFault, raised_fault
+from poolhand import GiveUp, Retry, RetryLater, Snooze
+from poolhand.errors import JobFailed
+from poolhand.pool.slots.process_answer import RaisedFault, contents_of, raised_fault
 from poolhand.rules.outcome import Failed, Snoozed, StopRequest, judge_error
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

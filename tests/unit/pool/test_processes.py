@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobFailed, Pool, UsageError, bounded
+from poolhand import Pool, UsageError, bounded
+from poolhand.errors import JobFailed
 from poolhand.observe.events import JobSubmitted
-from poolhand.pool.slots.process_answer import contents_of
-from poolhand.pool.slots.process_child import Answer, unpack
+from poolhand.pool.slots.process_answer import Answer, contents_of, unpack
 from poolhand.pool.slots.process_parent import ChildLost, ChildPhase, lost, pack, unguarded
 from poolhand.rules.job import Fault
 from poolhand.runtime import Runtime
@@ -157,16 +157,16 @@ async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() ->
         (3, ChildPhase.IDLE, "its process 7 ended with exit code 3"),
         (-signal.SIGKILL, ChildPhase.BUSY, "its process 7 was killed by SIGKILL"),
         (-1000, ChildPhase.BUSY, "its process 7 was killed by signal 1000"),
-        (None, ChildPhase.BUSY, "its process 7 closed its pipe or spoke out of turn"),
+        (None, ChildPhase.BUSY, "its process 7 closed its pipe or sent an unexpected message"),
         (
             -signal.SIGKILL,
             ChildPhase.STARTING,
-            "its process 7 was killed by SIGKILL before it was up",
+            "its process 7 was killed by SIGKILL before it was ready",
         ),
         (
             1,
             ChildPhase.STARTING,
-            f"its process 7 ended with exit code 1 before it was up: {unguarded()}",
+            f"its process 7 ended with exit code 1 before it was ready: {unguarded()}",
         ),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_value_that_cannot_be_made_again_is_a_failure_that_says_so(
     assert value is None
     assert type(error) is JobFailed
     assert str(error) == (
-        "job job-1 returned what cannot be made again outside of its process "
+        "job job-1 returned a value that cannot be unpickled outside its process "
         f"({kind.__name__}: not here); return data [PH-JOB-001]"
     )
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import Draining, Pool, Status, Ticket, UsageError, get_pool, list_pools, wait
+from poolhand import Pool, Ticket, UsageError, get_pool, list_pools, wait
+from poolhand.errors import Draining
 from poolhand.observe import events
 from poolhand.testing import SeededRuntime, simulate_restart
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 
 

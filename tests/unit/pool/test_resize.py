@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from poolhand import Pool, Status, UsageError, bounded, fail_fast, wait
+from poolhand import Pool, UsageError, bounded, fail_fast, wait
 from poolhand.errors import NoFreeSlot
 from poolhand.observe.events import PoolResized
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import Heard, park, seeded, until
+from poolhand.views import Status
+from tests.unit.pool.support import Heard, large, park, seeded, until
 
 
 @seeded
@@ -187,6 +188,7 @@ async def test_slots_whose_tasks_all_vanished_are_all_taken_back_at_once(
 
 
 @seeded
+@large
 async def test_a_pool_of_very_many_slots_is_resized_in_one_go(runtime: SeededRuntime) -> None:
     async with Pool(max_concurrent=100_000, runtime=runtime) as pool:
         await pool.resize(10)

@@ -9,21 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from poolhand import (
-    GiveUp,
-    Job,
-    JobCancelled,
-    Pool,
-    Retry,
-    RetryLater,
-    Snooze,
-    Status,
-    UsageError,
-    bounded,
-    wait,
-)
+from poolhand import GiveUp, Pool, Retry, RetryLater, Snooze, UsageError, bounded, wait
+from poolhand.errors import JobCancelled
 from poolhand.observe.events import CallbackFailed, JobEnded, JobRetried, JobStarted
 from poolhand.testing import SeededRuntime, run_seeded
+from poolhand.views import Job, Status
 from tests.unit.pool.support import Heard, park, seeded
 
 LATE = 0.1

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import App, Autoscale, Pool, PoolhandError, UsageError, list_pools
+from poolhand import App, Pool, PoolhandError, UsageError, list_pools
 from poolhand.pool.scope import Scope, take_scope
+from poolhand.settings import Autoscale
 
 SERVER = "postgresql://me:hunter2@db.example:5432/jobs"
 LOGIN = "hunter2"
@@ -122,7 +123,7 @@ WHOSE = [(kind, id, name) for kind in ("tenant", "org", "pipeline") for id in ID
 
 
 def test_no_pool_can_pass_for_another_one() -> None:
-    names = {Scope(kind, id, SERVER).kept_as(name) for kind, id, name in WHOSE}
+    names = {Scope(kind, id, SERVER).stored_name(name) for kind, id, name in WHOSE}
     assert len(names) == len(WHOSE)
     assert "tenant/a/b" in names
 
@@ -142,8 +143,8 @@ def test_a_pool_is_called_by_its_plain_name_here_and_its_full_one_there() -> Non
 
 
 def test_a_file_of_its_own_needs_no_more_than_a_plain_name() -> None:
-    assert Scope("pipeline", "night").kept_as("book") == "book"
-    assert Scope("pipeline", "night", "sqlite:///x.db").kept_as("book") == "pipeline/night/book"
+    assert Scope("pipeline", "night").stored_name("book") == "book"
+    assert Scope("pipeline", "night", "sqlite:///x.db").stored_name("book") == "pipeline/night/book"
 
 
 def test_the_options_of_a_scope_are_taken_out_of_those_given() -> None:

@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Pool,
-    Retry,
-    Snooze,
-    Status,
-    Ticket,
-    fair_round_robin,
-    fifo,
-    lifo,
-    priority,
-    wait,
-)
+from poolhand import Pool, Retry, Snooze, Ticket, fair_round_robin, fifo, lifo, priority, wait
 from poolhand.pool.submitter import Submitter
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Journal, occupied, seeded, until
 
 STRATEGIES = [fifo(), lifo(), priority(), priority(aging=1), fair_round_robin()]

@@ -10,13 +10,10 @@ import msgspec
 import pytest
 
 from poolhand import (
-    Event,
     Pool,
-    PoolSnapshot,
     Refused,
     Retry,
     Snooze,
-    Status,
     Ticket,
     bounded,
     fair_round_robin,
@@ -28,6 +25,7 @@ from poolhand import (
 from poolhand.observe import events
 from poolhand.observe.events import Events
 from poolhand.testing import SeededRuntime
+from poolhand.views import Event, PoolSnapshot, Status
 from tests.unit.pool.support import Heard, Journal, occupied, park, seeded, until
 
 POLICIES = [

@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Pool,
-    QueueStrategy,
-    Retry,
-    Status,
-    fair_round_robin,
-    fifo,
-    lifo,
-    priority,
-    ring_buffer,
-    wait,
-)
+from poolhand import Pool, Retry, fair_round_robin, fifo, lifo, priority, ring_buffer, wait
 from poolhand.pool.submitter import Submitter
+from poolhand.settings import QueueStrategy
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Journal, occupied, seeded, until
 
 STRATEGIES = [

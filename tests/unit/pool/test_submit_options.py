@@ -11,21 +11,11 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    JobCancelled,
-    JobExpired,
-    JobTimedOut,
-    Pool,
-    Retry,
-    Status,
-    UsageError,
-    bounded,
-    fair_round_robin,
-    list_pools,
-    wait,
-)
+from poolhand import Pool, Retry, UsageError, bounded, fair_round_robin, list_pools, wait
+from poolhand.errors import JobCancelled, JobExpired, JobTimedOut
 from poolhand.rules.validation import shown
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Journal, occupied, park, seeded, until
 
 NAN, INF, HUGE = math.nan, math.inf, 10**400
@@ -152,14 +142,14 @@ def test_all_faults_are_told_at_once() -> None:
 def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), **{name: "x"})
-    assert f"{name!r} is no option of a submit; did you mean {near!r}?" in str(caught.value)
+    assert f"{name!r} is not an option of a submit; did you mean {near!r}?" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["colour", "field", "changes"])
 def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), **{name: "x"})
-    assert f"{name!r} is no option of a submit" in str(caught.value)
+    assert f"{name!r} is not an option of a submit" in str(caught.value)
     for known in ("priority", "idempotency_key", "cancel_with_caller"):
         assert known in str(caught.value)
 
@@ -181,8 +171,8 @@ async def test_the_strategys_own_field_is_an_option_of_that_pool(
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"on_busy": "reject"}, ["on_busy", "goes with jobs that a store keeps"]),
-        ({"on_crash": "fail"}, ["on_crash", "goes with jobs that a store keeps"]),
+        ({"on_busy": "reject"}, ["on_busy", "needs a store"]),
+        ({"on_crash": "fail"}, ["on_crash", "needs a store"]),
     ],
     ids=str,
 )

@@ -8,21 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from poolhand import (
-    Draining,
-    Explanation,
-    Job,
-    Pool,
-    Retry,
-    Status,
-    Ticket,
-    UsageError,
-    bounded,
-    fair_round_robin,
-    list_pools,
-    wait,
-)
+from poolhand import Pool, Retry, Ticket, UsageError, bounded, fair_round_robin, list_pools, wait
+from poolhand.errors import Draining
 from poolhand.testing import SeededRuntime
+from poolhand.views import Explanation, Job, Status
 from tests.unit.pool.support import Journal, occupied, park, seeded, until
 
 
@@ -370,7 +359,7 @@ async def test_explain_says_how_many_are_before_it_and_for_about_how_long(
     assert [one.reason for one in reasons] == ["pool_cap"] + ["behind_others"] * 3
     assert [one.ahead for one in reasons] == [0, 1, 2, 3]
     assert [one.seconds for one in reasons] == [pytest.approx(s) for s in (4, 4, 8, 8)]
-    assert "nobody before it" in reasons[0].text
+    assert "no other before it" in reasons[0].text
     assert "1 other before it" in reasons[1].text
     assert "3 others before it" in reasons[3].text
     assert "about 8.0 s" in reasons[3].text

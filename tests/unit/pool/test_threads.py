@@ -11,23 +11,12 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Deadlock,
-    Event,
-    JobCancelled,
-    JobFailed,
-    JobTimedOut,
-    Pool,
-    Retry,
-    Status,
-    UsageError,
-    current_job,
-    stop_requested,
-    wait,
-)
+from poolhand import Pool, Retry, UsageError, current_job, stop_requested, wait
+from poolhand.errors import Deadlock, JobCancelled, JobFailed, JobTimedOut
 from poolhand.observe.events import Events, SlotFreed, SlotStuck
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
+from poolhand.views import Event, Status
 from tests.unit.pool.support import seeded
 
 COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")

@@ -8,9 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from poolhand import JobTimedOut, Pool, Retry, Status, stop_requested, wait
+from poolhand import Pool, Retry, stop_requested, wait
+from poolhand.errors import JobTimedOut
 from poolhand.observe.events import Events, JobEnded, JobMarked, SlotFreed, SlotStuck
 from poolhand.testing import SeededRuntime
+from poolhand.views import Status
 from tests.unit.pool.support import Heard, seeded
 
 SOON = 0.1  # how long after its deadline the caller of a job may have to wait

@@ -9,9 +9,9 @@ from weakref import ref
 
 import pytest
 
-from poolhand import Fault, Pool, wait
-from poolhand.pool.slots.fault import fault_of
-from poolhand.pool.slots.traceback_text import LONGEST_TEXT, bounded
+from poolhand import Pool, wait
+from poolhand.pool.slots.fault import LONGEST_TEXT, bounded, fault_of
+from poolhand.views import Fault
 
 
 async def boom() -> None:
@@ -164,7 +164,7 @@ class BrokenGroup(ExceptionGroup):
 def test_an_error_that_breaks_when_shown_still_has_a_place() -> None:
     assert "raise error" in fault_of(raised(RuntimeError(Broken()))).traceback
     group = fault_of(raised(BrokenGroup("several", [ValueError("one"), Broken()])))
-    assert group.message == "<its text cannot be made>"
+    assert group.message == "<its message cannot be formatted>"
     assert "ValueError: one" in group.traceback or "raise error" in group.traceback
 
 

@@ -12,19 +12,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from poolhand import (
-    Draining,
-    JobTimedOut,
-    NoFreeSlot,
-    Pool,
-    PoolFull,
-    Retry,
-    RetryLater,
-    Snooze,
-    bounded,
-    fail_fast,
-    wait,
-)
+from poolhand import Pool, Retry, RetryLater, Snooze, bounded, fail_fast, wait
+from poolhand.errors import Draining, JobTimedOut, NoFreeSlot, PoolFull
 from poolhand.observe.events import Events
 from poolhand.observe.tracing import trace_events
 from poolhand.testing import SeededRuntime

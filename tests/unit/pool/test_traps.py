@@ -10,26 +10,14 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Autoscale,
-    Draining,
-    JobCancelled,
-    JobFailed,
-    JobRejected,
-    NoFreeSlot,
-    Pool,
-    Status,
-    Ticket,
-    bounded,
-    fail_fast,
-    fair_round_robin,
-    ring_buffer,
-    wait,
-)
+from poolhand import Pool, Ticket, bounded, fail_fast, fair_round_robin, ring_buffer, wait
+from poolhand.errors import Draining, JobCancelled, JobFailed, JobRejected, NoFreeSlot
 from poolhand.observe.events import Events
 from poolhand.rules.queue.backpressure import Policy
+from poolhand.settings import Autoscale
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import park, seeded
+from poolhand.views import Status
+from tests.unit.pool.support import large, park, seeded
 
 
 @seeded
@@ -209,6 +197,7 @@ async def test_trap_submit_after_drain_hangs(runtime: SeededRuntime) -> None:
 
 
 @seeded
+@large
 async def test_trap_fire_and_forget_results_are_lost(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         for number in range(5):
@@ -328,6 +317,7 @@ async def test_trap_fail_fast_refuses_while_slots_are_free(runtime: SeededRuntim
 
 
 @seeded
+@large
 async def test_trap_history_grows_without_bound(runtime: SeededRuntime) -> None:
     class Big:
         pass

@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Job,
-    JobCancelled,
-    JobExpired,
-    JobRejected,
-    JobTimedOut,
-    Pool,
-    Status,
-    Ticket,
-    UsageError,
-    bounded,
-    wait,
-)
+from poolhand import Pool, Ticket, UsageError, bounded, wait
+from poolhand.errors import JobCancelled, JobExpired, JobRejected, JobTimedOut
 from poolhand.testing import SeededRuntime
+from poolhand.views import Job, Status
 from tests.unit.pool.support import Journal, occupied, seeded
 
 

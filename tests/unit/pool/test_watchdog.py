@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from poolhand import Event, Pool, Ticket, wait
+from poolhand import Pool, Ticket, wait
 from poolhand.observe.events import Events, JobEnded, LoopBlocked
 from poolhand.pool.monitor.watchdog import Watchdog
 from poolhand.runtime import Runtime
+from poolhand.views import Event
 from tests.unit.pool.support import until
 
 NewLoop = Callable[[], AbstractEventLoop]
@@ -167,7 +168,7 @@ def test_a_block_that_is_no_jobs_is_told_once_to_all_who_listen(new_loop: NewLoo
             return Pool(events=ear.events, runtime=runtime)
 
         async with pool(shared) as first, pool(shared), pool(other), pool(shared):
-            await until(lambda: not watchdog_of(first)._told)
+            await until(lambda: not watchdog_of(first)._reported)
             in_nobodys_name()
 
     run(new_loop, main)

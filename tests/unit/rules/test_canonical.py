@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from poolhand.rules.values.canonical import Canonical, digest
+from poolhand.rules.json_values import Canonical, digest
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 

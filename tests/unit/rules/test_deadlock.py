@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from poolhand.rules import deadlock
 from poolhand.rules.job import Status
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.waits import deadlock
 from tests.unit.rules.floor import Floor
 
 
@@ -80,8 +80,8 @@ def test_a_turn_that_waits_for_its_own_session_is_hopeless_even_with_free_slots(
     floor.start()
     inner = floor.submit("inner", session="s")
     assert is_hopeless(floor, inner, {outer: [inner]})
-    stranger = floor.submit("stranger", session="t")
-    assert not is_hopeless(floor, stranger, {outer: [inner]})
+    wrong_owner = floor.submit("stranger", session="t")
+    assert not is_hopeless(floor, wrong_owner, {outer: [inner]})
 
 
 def test_a_job_behind_the_cap_of_its_own_key_is_hopeless_even_with_free_slots() -> None:

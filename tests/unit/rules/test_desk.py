@@ -331,7 +331,7 @@ def test_those_parked_get_in_first_come_first_served_one_per_freed_place() -> No
     floor = full_floor()
     for name in "abc":
         floor.submit(name)
-    assert names(floor.desk.parked) == ["a", "b", "c"]
+    assert names(floor.desk.blocked_submitters) == ["a", "b", "c"]
     floor.complete(floor.running[0])
     assert names(floor.start()) == ["queued"]
     assert names(floor.desk.admitted) == ["a"]
@@ -374,14 +374,14 @@ def test_a_new_slot_makes_room_for_those_that_are_parked() -> None:
     floor.desk.resize(3, floor.now)
     assert names(floor.start()) == ["queued", "a"]
     assert names(floor.desk.admitted) == ["a", "b"]
-    assert names(floor.desk.parked) == ["c"]
+    assert names(floor.desk.blocked_submitters) == ["c"]
 
 
 def test_a_cancelled_waiter_leaves_at_once_and_the_others_move_up() -> None:
     floor = full_floor()
     _, b, _ = (floor.submit(name) for name in "abc")
-    floor.desk.unpark(b, floor.now)
-    assert names(floor.desk.parked) == ["a", "c"]
+    floor.desk.withdraw(b, floor.now)
+    assert names(floor.desk.blocked_submitters) == ["a", "c"]
     assert floor.serve() == ["queued", "a", "c"]
 
 
@@ -392,8 +392,8 @@ def test_a_waiter_that_leaves_makes_way_for_one_behind_it_that_can_start_at_once
     floor.submit("turn 2", session="s")
     turn = floor.submit("turn 3", session="s")
     floor.submit("free")
-    assert names(floor.desk.parked) == ["turn 3", "free"]
-    floor.desk.unpark(turn, floor.now)
+    assert names(floor.desk.blocked_submitters) == ["turn 3", "free"]
+    floor.desk.withdraw(turn, floor.now)
     assert names(floor.start()) == ["free"]
 
 
@@ -402,7 +402,7 @@ def test_a_resumed_desk_takes_those_parked_for_whom_a_slot_is_free() -> None:
     floor.submit("tomorrow", opens_at=86_400.0)
     floor.desk.paused = True
     floor.submit("parked")
-    assert floor.desk.parked.size == 1
+    assert floor.desk.blocked_submitters.size == 1
     floor.desk.resume(floor.now)
     assert names(floor.start()) == ["parked"]
 
@@ -413,7 +413,7 @@ def test_a_session_that_comes_free_lets_in_a_parked_turn_although_its_slot_is_st
     floor.start()
     floor.submit("tomorrow", opens_at=86_400.0)
     floor.submit("turn", session="s")
-    assert floor.desk.parked.size == 1
+    assert floor.desk.blocked_submitters.size == 1
     floor.end(stuck, Status.FAILED)
     assert names(floor.start()) == ["turn"]
 
@@ -513,7 +513,7 @@ def test_the_moment_at_which_a_parked_job_may_start_is_not_missed_when_nobody_lo
     floor.start()
     floor.submit("blocked", key="A")
     parked = floor.submit("parked", key="B", opens_at=5.0)
-    assert names(floor.desk.parked) == ["parked"]
+    assert names(floor.desk.blocked_submitters) == ["parked"]
     floor.now = 6.0
     assert floor.desk.wake_at() == 5.0
     floor.wait_until(6.0)
@@ -527,7 +527,7 @@ def test_a_parked_job_that_left_has_no_moment_any_more() -> None:
     floor.start()
     floor.submit("blocked", key="A")
     parked = floor.submit("parked", key="B", opens_at=5.0)
-    floor.desk.unpark(parked, floor.now)
+    floor.desk.withdraw(parked, floor.now)
     assert floor.desk.wake_at() is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.rules.values.escape import LONGEST_LINE, complete_lines, safe
+from poolhand.rules.plain import LONGEST_LINE, complete_lines, safe
 
 
 def test_what_is_shown_can_be_seen_and_does_nothing() -> None:

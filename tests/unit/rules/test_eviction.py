@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from poolhand.rules.queue.backpressure import EvictionIndex
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.eviction import EvictionIndex
 from tests.unit.rules.floor import new_entry
 
 

@@ -15,7 +15,7 @@ def blocked(on: str) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "others"), [(0, "nobody"), (1, "1 other"), (2, "2 others"), (None, "nobody")]
+    ("ahead", "others"), [(0, "no other"), (1, "1 other"), (2, "2 others"), (None, "no other")]
 )
 def test_a_queued_job_names_how_many_go_before_it(ahead: int | None, others: str) -> None:
     found = explain(Standing(new_job(), 4, ahead=ahead))
@@ -75,17 +75,19 @@ def test_what_is_overdue_comes_in_no_time() -> None:
 
 
 def test_a_submitter_that_waits_is_told_so_whatever_its_job_says() -> None:
-    found = explain(Standing(new_job(), 4, parked=True))
+    found = explain(Standing(new_job(), 4, submitter_blocked=True))
     assert found.reason == "pool_full"
-    assert found.text == "its submitter waits: the pool is full, nobody before it"
+    assert found.text == "its submitter waits: the pool is full, no other before it"
     assert found.seconds is None
 
 
 def test_a_submitter_that_waits_learns_its_place_in_line_and_for_about_how_long() -> None:
-    found = explain(Standing(new_job(), 4, parked=True, ahead=3, average=2.0))
+    found = explain(Standing(new_job(), 4, submitter_blocked=True, ahead=3, average=2.0))
     assert (found.ahead, found.seconds) == (3, 2.0)
     assert found.text.endswith("3 others before it, about 2.0 s")
-    paused = explain(Standing(new_job(), 4, parked=True, paused=True, ahead=3, average=2.0))
+    paused = explain(
+        Standing(new_job(), 4, submitter_blocked=True, paused=True, ahead=3, average=2.0)
+    )
     assert paused.seconds is None
 
 

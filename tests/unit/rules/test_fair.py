@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.fair import LaneFacts, is_passed, picks, rejoin
 from poolhand.rules.queue.ready import Ready
-from poolhand.rules.queue.strategy import FairRoundRobin
+from poolhand.rules.queue.strategy import FairRoundRobin, LaneFacts, is_passed, picks, rejoin
 from tests.unit.rules.floor import new_entry
 
 KEYS = "ABCDE"

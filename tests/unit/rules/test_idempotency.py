@@ -53,7 +53,7 @@ def test_a_key_joins_a_job_whose_submitter_still_waits_for_a_place() -> None:
     parked = new_entry("parked", idempotency_key="k")
     assert floor.offer(parked) == Parked()
     assert offer(floor, "again") == Joined(parked)
-    assert floor.desk.parked.size == 1
+    assert floor.desk.blocked_submitters.size == 1
     assert floor.serve() == ["waits", "parked"]
     assert offer(floor, "again") == Joined(parked)
 
@@ -63,7 +63,7 @@ def test_a_parked_job_that_leaves_gives_its_key_free() -> None:
     floor.occupy()
     floor.submit("waits")
     parked = floor.submit("parked", idempotency_key="k")
-    floor.desk.unpark(parked, floor.now)
+    floor.desk.withdraw(parked, floor.now)
     assert offer(floor, "again") == Parked()
 
 
@@ -77,7 +77,7 @@ def test_a_parked_rerun_that_leaves_gives_the_first_outcome_back() -> None:
     rerun = new_entry("rerun", idempotency_key="k")
     assert floor.offer(rerun, rerun=True) == Parked()
     assert offer(floor, "again") == Joined(rerun)
-    floor.desk.unpark(rerun, floor.now)
+    floor.desk.withdraw(rerun, floor.now)
     assert offer(floor, "again") == Joined(first)
 
 

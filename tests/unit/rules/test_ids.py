@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.rules.ids import Ids, full_id
+from poolhand.rules.job import Ids, full_id
 
 SALT = "0123456789ab"
 OFFSET = 1_790_000_000.0

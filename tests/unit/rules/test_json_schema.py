@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.rules.values.json_schema import NEEDED, schema_fault
+from poolhand.rules.json_schema import NEEDED, schema_fault
 
 ROOT = {
     "$defs": {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.lane import WaitingLine
+from poolhand.rules.queue.entry import Entry, WaitingLine
 from tests.unit.rules.floor import names, new_entry
 
 

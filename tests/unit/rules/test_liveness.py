@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poolhand.rules.scaling.farm_settings import FarmSettings
-from poolhand.rules.scaling.liveness import (
+from poolhand.rules.scaling.worker_count import (
     LONGEST_PAUSE,
     MANY_DEATHS,
     MANY_PAUSE,
@@ -23,8 +23,8 @@ SETTINGS = FarmSettings(heartbeat_interval_s=1.0, loop_blocked_limit_s=120.0)
 SLOW = FarmSettings(heartbeat_interval_s=5.0)
 
 
-def verdict(sight: LivenessFacts, now: float, settings: FarmSettings = SETTINGS) -> Verdict:
-    return judge(sight, settings, now)[0]
+def verdict(facts: LivenessFacts, now: float, settings: FarmSettings = SETTINGS) -> Verdict:
+    return judge(facts, settings, now)[0]
 
 
 # Who is hung
@@ -62,7 +62,7 @@ def test_a_process_that_says_nothing_after_its_start_is_replaced(
 def test_a_worker_whose_loop_stands_still_for_too_long_is_replaced_though_it_shows_life() -> None:
     assert verdict(LivenessFacts(0.0, 100.0, None, 119.9), 100.5) is Verdict.FINE
     hung = judge(LivenessFacts(0.0, 100.0, None, 120.0), SETTINGS, 100.5)
-    assert hung == (Verdict.TERMINATE, "its event loop has not turned for 120 s")
+    assert hung == (Verdict.TERMINATE, "its event loop has been blocked for 120 s")
 
 
 def test_a_supervisor_is_silent_after_seven_intervals() -> None:

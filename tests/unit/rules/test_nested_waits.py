@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from poolhand.rules.deadlock import WaitGraph, WorkerSlots, never_finishing
 from poolhand.rules.job import Job, Status
-from poolhand.rules.waits.nested_waits import Scene, WorkerSlots, never_going_on
 
 
 def job(id: str, status: Status = Status.QUEUED, **fields: Any) -> Job:
@@ -15,9 +15,9 @@ def job(id: str, status: Status = Status.QUEUED, **fields: Any) -> Job:
     return Job(id=id, status=status, **known)
 
 
-def scene(*workers: WorkerSlots, jobs: tuple[Job, ...] = (), **facts: Any) -> Scene:
+def graph(*workers: WorkerSlots, jobs: tuple[Job, ...] = (), **facts: Any) -> WaitGraph:
     known = {"open_pools": frozenset(), "capped": {}, "holders": {}, **facts}
-    return Scene({one.id: one for one in jobs}, workers, **known)
+    return WaitGraph({one.id: one for one in jobs}, workers, **known)
 
 
 def full(*waits: tuple[str, str], slots: int | None = None) -> WorkerSlots:
@@ -28,80 +28,80 @@ def full(*waits: tuple[str, str], slots: int | None = None) -> WorkerSlots:
 
 
 def test_a_job_whose_slots_are_all_held_by_waits_never_goes_on() -> None:
-    world = scene(full(("o1", "i1"), ("o2", "i2")), jobs=(job("i1"), job("i2")))
-    assert never_going_on(world, ["i1", "i2"]) == {"i1", "i2"}
+    world = graph(full(("o1", "i1"), ("o2", "i2")), jobs=(job("i1"), job("i2")))
+    assert never_finishing(world, ["i1", "i2"]) == {"i1", "i2"}
 
 
 def test_a_job_that_waits_in_a_child_holds_its_slot() -> None:
     worker, jobs = full(("o1", ""), ("o2", "i2")), (job("i1"), job("i2"))
-    world = scene(worker, jobs=jobs, apart=(("o1", "i1"),))
+    world = graph(worker, jobs=jobs, apart=(("o1", "i1"),))
     assert sorted(world.waits()) == [("o1", "i1"), ("o2", "i2")]
-    assert never_going_on(world, ["i1", "i2"]) == {"i1", "i2"}
-    assert never_going_on(scene(worker, jobs=jobs), ["i1", "i2"]) == set()
+    assert never_finishing(world, ["i1", "i2"]) == {"i1", "i2"}
+    assert never_finishing(graph(worker, jobs=jobs), ["i1", "i2"]) == set()
 
 
 def test_one_job_that_does_not_wait_is_enough() -> None:
-    world = scene(full(("o1", "i1"), ("busy", "")), jobs=(job("i1"),))
-    assert never_going_on(world, ["i1"]) == set()
+    world = graph(full(("o1", "i1"), ("busy", "")), jobs=(job("i1"),))
+    assert never_finishing(world, ["i1"]) == set()
 
 
 def test_a_free_or_stuck_slot_is_enough() -> None:
-    world = scene(full(("o1", "i1"), slots=2), jobs=(job("i1"),))
-    assert never_going_on(world, ["i1"]) == set()
+    world = graph(full(("o1", "i1"), slots=2), jobs=(job("i1"),))
+    assert never_finishing(world, ["i1"]) == set()
     stuck = WorkerSlots(1, ("p",), {"o1": ("i1",)}, stuck=1)
-    assert never_going_on(scene(stuck, jobs=(job("i1"),)), ["i1"]) == set()
+    assert never_finishing(graph(stuck, jobs=(job("i1"),)), ["i1"]) == set()
 
 
 def test_a_worker_of_another_pool_does_not_help() -> None:
     other = WorkerSlots(5, ("q",), {})
-    world = scene(full(("o1", "i1")), other, jobs=(job("i1"),))
-    assert never_going_on(world, ["i1"]) == {"i1"}
+    world = graph(full(("o1", "i1")), other, jobs=(job("i1"),))
+    assert never_finishing(world, ["i1"]) == {"i1"}
 
 
 def test_a_pool_that_others_serve_is_open() -> None:
-    world = scene(full(("o1", "i1")), jobs=(job("i1"),), open_pools=frozenset({"p"}))
-    assert never_going_on(world, ["i1"]) == set()
+    world = graph(full(("o1", "i1")), jobs=(job("i1"),), open_pools=frozenset({"p"}))
+    assert never_finishing(world, ["i1"]) == set()
 
 
 def test_a_pool_that_no_worker_serves_is_no_deadlock() -> None:
-    world = scene(full(("o1", "i1")), jobs=(job("i1", pool="unserved"),))
-    assert never_going_on(world, ["i1"]) == set()
+    world = graph(full(("o1", "i1")), jobs=(job("i1", pool="unserved"),))
+    assert never_finishing(world, ["i1"]) == set()
 
 
 def test_slots_that_are_free_do_not_help_where_the_cap_is_held_by_waits() -> None:
     facts = {"open_pools": frozenset({"p"}), "capped": {"p": ("o1",)}}
-    world = scene(full(("o1", "i1"), slots=9), jobs=(job("i1"),), **facts)
-    assert never_going_on(world, ["i1"]) == {"i1"}
+    world = graph(full(("o1", "i1"), slots=9), jobs=(job("i1"),), **facts)
+    assert never_finishing(world, ["i1"]) == {"i1"}
     facts["capped"] = {"p": ("o1", "elsewhere")}
-    world = scene(full(("o1", "i1"), slots=9), jobs=(job("i1"),), **facts)
-    assert never_going_on(world, ["i1"]) == set()
+    world = graph(full(("o1", "i1"), slots=9), jobs=(job("i1"),), **facts)
+    assert never_finishing(world, ["i1"]) == set()
 
 
 def test_an_awaited_job_that_runs_or_is_over_goes_on() -> None:
     for status in (Status.RUNNING, Status.COMPLETED, Status.FAILED):
-        world = scene(full(("o1", "i1")), jobs=(job("i1", status),))
-        assert never_going_on(world, ["i1"]) == set()
+        world = graph(full(("o1", "i1")), jobs=(job("i1", status),))
+        assert never_finishing(world, ["i1"]) == set()
 
 
 def test_jobs_that_wait_for_each_other_never_go_on() -> None:
     jobs = (job("a", Status.RUNNING), job("b", Status.RUNNING))
-    world = scene(full(("a", "b"), ("b", "a"), slots=9), jobs=jobs)
-    assert never_going_on(world, ["a", "b"]) == {"a", "b"}
+    world = graph(full(("a", "b"), ("b", "a"), slots=9), jobs=jobs)
+    assert never_finishing(world, ["a", "b"]) == {"a", "b"}
 
 
 def test_a_turn_behind_the_session_of_the_job_that_awaits_it_never_goes_on() -> None:
     turn = job("i1", Status.BLOCKED, blocked_on="session", session="s")
-    world = scene(full(("o1", "i1"), slots=9), jobs=(turn,), holders={"i1": ("o1",)})
-    assert never_going_on(world, ["i1"]) == {"i1"}
-    assert never_going_on(scene(full(("o1", "i1")), jobs=(turn,)), ["i1"]) == set()
+    world = graph(full(("o1", "i1"), slots=9), jobs=(turn,), holders={"i1": ("o1",)})
+    assert never_finishing(world, ["i1"]) == {"i1"}
+    assert never_finishing(graph(full(("o1", "i1")), jobs=(turn,)), ["i1"]) == set()
 
 
 def test_a_job_that_waits_for_a_worker_with_its_task_is_no_deadlock() -> None:
     aside = job("i1", Status.SCHEDULED, waits_for="task:x")
-    assert never_going_on(scene(full(("o1", "i1")), jobs=(aside,)), ["i1"]) == set()
+    assert never_finishing(graph(full(("o1", "i1")), jobs=(aside,)), ["i1"]) == set()
     delayed = job("i1", Status.SCHEDULED)
-    assert never_going_on(scene(full(("o1", "i1")), jobs=(delayed,)), ["i1"]) == {"i1"}
+    assert never_finishing(graph(full(("o1", "i1")), jobs=(delayed,)), ["i1"]) == {"i1"}
 
 
 def test_a_job_that_is_not_known_counts_as_going_on() -> None:
-    assert never_going_on(scene(full(("o1", "gone"))), ["gone"]) == set()
+    assert never_finishing(graph(full(("o1", "gone"))), ["gone"]) == set()

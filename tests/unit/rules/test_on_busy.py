@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.on_busy import may_use, stranger
+from poolhand.rules.queue.gates import may_use, wrong_owner
 from poolhand.rules.streams import session_of
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -35,15 +35,15 @@ def test_a_session_is_open_to_its_own_user_alone() -> None:
 def test_the_first_who_comes_to_a_session_of_another_is_a_stranger() -> None:
     owners = {session_of(None, "s"): "ana", session_of("t", "s"): None}
     fine = [turn("a", "s", "ana"), turn("b", None, "bob"), turn("c", "s", None, "t")]
-    assert stranger(fine, owners) is None
+    assert wrong_owner(fine, owners) is None
     bob = turn("d", "s", "bob")
-    assert stranger([*fine, bob], owners) is bob
+    assert wrong_owner([*fine, bob], owners) is bob
     ana = turn("e", "s", "ana", "t")
-    assert stranger([*fine, ana, bob], owners) is ana
+    assert wrong_owner([*fine, ana, bob], owners) is ana
 
 
 def test_a_new_session_belongs_to_the_first_who_comes() -> None:
     first, again, other = (turn(id, "new", user) for id, user in ("aX", "bX", "cY"))
-    assert stranger([first, again], {}) is None
-    assert stranger([first, again, other], {}) is other
-    assert stranger([other, first], {}) is first
+    assert wrong_owner([first, again], {}) is None
+    assert wrong_owner([first, again, other], {}) is other
+    assert wrong_owner([other, first], {}) is first

@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel
 
-from poolhand.rules.values.plain import PlainView, plain
+from poolhand.rules.plain import PlainView, plain
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

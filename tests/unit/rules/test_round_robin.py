@@ -8,7 +8,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.rules.queue.round_robin import behind, deal
+from poolhand.rules.queue.strategy import behind, round_robin
 
 COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 6), min_size=1)
 
@@ -27,7 +27,7 @@ def taker(counts: dict[str, int]) -> Callable[[str], int | None]:
 
 
 def dealt(counts: dict[str, int]) -> list[str]:
-    return [f"{pool}{number}" for pool, number in deal(list(counts), taker(counts))]
+    return [f"{pool}{number}" for pool, number in round_robin(list(counts), taker(counts))]
 
 
 def test_pools_take_turns_until_nobody_has_anything() -> None:
@@ -46,7 +46,12 @@ def test_nothing_is_taken_before_it_is_asked_for() -> None:
         asked.append(pool)
         return pool
 
-    assert [pool for pool, _ in islice(deal(["a", "b", "c"], take), 4)] == ["a", "b", "c", "a"]
+    assert [pool for pool, _ in islice(round_robin(["a", "b", "c"], take), 4)] == [
+        "a",
+        "b",
+        "c",
+        "a",
+    ]
     assert asked == ["a", "b", "c", "a"]
 
 
@@ -61,7 +66,7 @@ def test_the_pool_behind_the_one_that_was_served_last_begins() -> None:
 def test_everything_is_dealt_once_and_no_pool_gets_two_more_than_one_that_still_waits(
     counts: dict[str, int],
 ) -> None:
-    pools = [pool for pool, _ in deal(list(counts), taker(counts))]
+    pools = [pool for pool, _ in round_robin(list(counts), taker(counts))]
     assert {pool: pools.count(pool) for pool in counts} == counts
     for end in range(len(pools)):
         got = {pool: pools[:end].count(pool) for pool in counts}
@@ -74,7 +79,7 @@ def test_claims_one_after_the_other_deal_as_one_would(counts: dict[str, int], si
     pools, take = list(counts), taker(counts)
     last: str | None = None
     found: list[str] = []
-    while part := list(islice(deal(behind(pools, last), take), size)):
+    while part := list(islice(round_robin(behind(pools, last), take), size)):
         last = part[-1][0]
         found += [f"{pool}{number}" for pool, number in part]
     assert found == dealt(counts)

@@ -20,8 +20,9 @@ from poolhand.rules.queue.backpressure import (
 from poolhand.rules.queue.desk import Admitted, Joined
 from poolhand.rules.queue.entry import Entry, Window
 from poolhand.rules.queue.idempotency import IdempotencyKeys
-from poolhand.rules.queue.stored_desk import StoredDesk, Trial, may_refuse
+from poolhand.rules.queue.stored_desk import StoredDesk, may_refuse
 from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
+from tests.oracle.trial import Trial
 from tests.unit.rules.floor import Floor, names, new_entry
 
 FAIL = OnFull.FAIL_SUBMITTER
@@ -84,8 +85,11 @@ def test_a_trial_tells_who_will_be_refused(
     made = floor(strategy, policy, slots=slots, max_per_key=cap)
     for number, fields in enumerate(before):
         entry = newcomer(f"before {number}", made.now, **fields)
-        if not isinstance(made.offer(entry), Admitted | Joined) and made.desk.parked.size:
-            made.desk.unpark(entry, made.now)
+        if (
+            not isinstance(made.offer(entry), Admitted | Joined)
+            and made.desk.blocked_submitters.size
+        ):
+            made.desk.withdraw(entry, made.now)
         if started:
             made.start()
     trial = Trial(kept(made), made.now)
@@ -134,14 +138,14 @@ def test_a_key_that_runs_again_needs_a_place_and_one_that_joins_does_not() -> No
     ids=str,
 )
 def test_who_can_park_is_refused_by_fewer(policy: Policy, without: bool, parking: bool) -> None:
-    assert may_refuse(policy, may_park=False) is without
-    assert may_refuse(policy, may_park=True) is parking
+    assert may_refuse(policy, may_block=False) is without
+    assert may_refuse(policy, may_block=True) is parking
 
 
 def succeed(made: Floor, strategy: Strategy, policy: Policy, cap: int | None = None) -> None:
     """Let the pool of a floor go on under other rules."""
     old = kept(made)
-    entries = sorted({*old, *old.parked, *made.running}, key=lambda one: one.job.id)
+    entries = sorted({*old, *old.blocked_submitters, *made.running}, key=lambda one: one.job.id)
     desk = StoredDesk(strategy, policy, old.slots, old._keys, cap)
     desk.succeed(old, entries, [entry.job.key for entry in made.running])
     made.desk = desk
@@ -205,6 +209,6 @@ def test_what_is_led_into_the_queue_is_news() -> None:
     first = made.submit("a", session="s")
     made.submit("b", session="s")
     made.start()
-    kept(made).news.clear()
+    kept(made).topics.clear()
     made.complete(first)
-    assert kept(made).news == {"ready"}
+    assert kept(made).topics == {"ready"}

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
-from poolhand.rules.causes import (
+from poolhand.rules.explain import (
     claimable,
     home_cause,
     is_same_task,
@@ -16,7 +15,8 @@ from poolhand.rules.causes import (
     short_names,
     task_cause,
 )
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.envelope import KeyRing
+from poolhand.wire.wire import Wire
 
 
 def work() -> None: ...
@@ -25,7 +25,7 @@ def work() -> None: ...
 def offered(*names: str, ring: KeyRing | None = None) -> TaskRegistry:
     codes = TaskRegistry()
     for name in names:
-        codes.add(TaskCode(name, work, Serializer(ring=ring)))
+        codes.add(TaskCode(name, work, Wire(ring=ring)))
     return codes
 
 

@@ -41,10 +41,11 @@ def test_an_int_that_no_float_can_hold_is_no_number_to_count_with(check: checks.
 
 
 def test_an_optional_value_may_be_missing() -> None:
-    check = checks.optional(checks.is_count)
-    assert check(None)
-    assert check(1)
-    assert not check(0)
+    allowed = checks.COUNT.or_none()
+    assert allowed.faults("n", None) == allowed.faults("n", 1) == []
+    assert allowed.faults("n", 0) == [
+        "n=0 is not allowed; it must be an int of at least 1 and at most 10**18, or None"
+    ]
 
 
 def test_a_value_is_shown_in_an_error_as_it_is_or_cut() -> None:

@@ -18,7 +18,7 @@ from poolhand.rules.scaling.worker_count import (
     held_text,
     plan,
     runnable,
-    to_dismiss,
+    to_retire,
     wanted_for,
 )
 
@@ -160,9 +160,9 @@ def test_what_waits_in_a_paused_pool_calls_nobody() -> None:
 
 def test_who_runs_least_goes_and_of_those_the_youngest() -> None:
     workers = [("old", 0), ("busy", 9), ("young", 0), ("half", 4)]
-    assert to_dismiss(workers, 1) == ["young"]
-    assert to_dismiss(workers, 3) == ["young", "old", "half"]
-    assert to_dismiss(workers, 0) == []
+    assert to_retire(workers, 1) == ["young"]
+    assert to_retire(workers, 3) == ["young", "old", "half"]
+    assert to_retire(workers, 0) == []
 
 
 # How many processes

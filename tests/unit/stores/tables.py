@@ -9,10 +9,10 @@ from typing import Any
 
 import asyncpg
 
+from poolhand.stores.postgres.connections import address_of
 from poolhand.stores.postgres.pools import is_free
-from poolhand.stores.postgres.server.address import address_of
 from poolhand.stores.postgres.tables import Dialect
-from poolhand.stores.sql.queue.pools import spec_of
+from poolhand.stores.sql.pools import spec_of
 
 # Each finds the jobs or pools for which something does not hold that must hold after every commit.
 RULES = {

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew, StoreError, Unavail
 from poolhand.runtime import Runtime
 from poolhand.stores.sql import migrations
 from poolhand.stores.sqlite import errors as faults
-from poolhand.stores.sqlite import wal
+from poolhand.stores.sqlite import place as wal
 from poolhand.stores.sqlite.file import StoreFile
 from poolhand.stores.sqlite.lock import FileLock, LockPatience
 from poolhand.testing.seeded import SeededRuntime, run_seeded
@@ -646,7 +647,44 @@ async def test_random_bytes_are_no_store(tmp_path: Path) -> None:
     path.write_bytes(bytes(range(256)) * 64)
     error = await refused(path)
     assert isinstance(error, Corrupt)
-    assert "none of a SQLite database; nothing was changed" in str(error)
+    assert "not a SQLite database; nothing was changed" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["text", "folder", "pipe"])
+async def test_where_no_store_can_be_no_file_is_made(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.db"
+    match kind:
+        case "text":
+            path.write_text("hello")
+            said = "is not a SQLite database; nothing was changed"
+        case "folder":
+            path.mkdir()
+            said = "is a folder; name a file in it"
+        case _:
+            os.mkfifo(path)
+            said = "is a pipe, a socket or a device; name a regular file"
+    assert said in str(await refused(path))
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("locked", [True, False])
+async def test_a_second_store_on_the_file_keeps_the_locks_of_the_first(
+    tmp_path: Path, locked: bool
+) -> None:
+    """Another process that closes the file must see them, or it would remove the log."""
+    leave = (
+        "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]);"
+        "connection.execute('SELECT 1 FROM sqlite_master').fetchone(); connection.close()"
+    )
+    async with notes(tmp_path) as file:
+        await file.write(note("abc"))
+        if not locked:
+            os.unlink(f"{file.path}-lock")
+        faults.expect_file(file.path)
+        ended = await asyncio.create_subprocess_exec(sys.executable, "-c", leave, file.path)
+        assert await ended.wait() == 0
+        assert "a.db-wal" in os.listdir(tmp_path)
+        assert file.read(noted) == ["abc"]
 
 
 @pytest.mark.parametrize("log", [0, 32, 10**6], ids=["alone", "empty log", "log"])
@@ -751,7 +789,7 @@ async def test_a_folder_in_place_of_the_file_is_no_store(tmp_path: Path) -> None
     (tmp_path / "a.db").mkdir()
     error = await refused(tmp_path / "a.db")
     assert isinstance(error, Unavailable)
-    assert "must be a file" in str(error)
+    assert "is a folder; name a file in it" in str(error)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no folder here that nobody may use")
@@ -768,7 +806,7 @@ async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(tmp_pa
     async with notes(tmp_path) as file:
         await file.write(note("accepted"))
         file.read(bound)
-        with pytest.raises(ReadOnly, match=r"SQLITE_FULL.*nothing new is taken"):
+        with pytest.raises(ReadOnly, match=r"SQLITE_FULL.*no new jobs are accepted"):
             await file.write(note("x" * 200_000))
         assert isinstance(file.read_only, ReadOnly)
         assert file.read(noted) == ["accepted"]

@@ -17,8 +17,8 @@ from poolhand.contract import Put
 from poolhand.errors import Corrupt
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite import place
+from poolhand.stores.sqlite.place import WORTH_WHILE
 from poolhand.stores.sqlite.store import SqliteStore
-from poolhand.stores.sqlite.wal import WORTH_WHILE
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from poolhand.errors import Conflict, Unavailable
-from poolhand.stores.postgres.together import MOST, AddBatcher
+from poolhand.stores.postgres.transaction import MOST, AddBatcher
 
 
 class Slow:

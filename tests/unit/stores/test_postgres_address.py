@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poolhand.errors import UsageError
-from poolhand.stores.postgres.server.address import Address, address_of
+from poolhand.stores.postgres.connections import Address, address_of
 
 
 def test_our_options_are_taken_out_and_others_left_to_the_server() -> None:
@@ -61,7 +61,7 @@ WHERE, MARK = "no host with a port", "%3A %2F %3F %23"
         ("postgresql://me:se@cret@h/db", "an @ that is not before a host"),
         ("postgresql://me:12#secret@h/db", MARK),
         ("postgresql://me:12?secret@h/db", "this URL cannot be read"),
-        ("postgresql://me:12?a=secret@h/db&b@c=1", "name=value, parted by &"),
+        ("postgresql://me:12?a=secret@h/db&b@c=1", "name=value, separated by &"),
         ("postgresql://me:[secret@h/db", "this URL cannot be read"),
         ("postgresql://me:secret\u2100@h/db", "this URL cannot be read"),
         ("postgresql://me:secret\n@h/db", MARK),

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from poolhand.stores.postgres.bridge import run, wait
+from poolhand.stores.postgres.tables import run, wait
 
 word: ContextVar[str] = ContextVar("word", default="")
 

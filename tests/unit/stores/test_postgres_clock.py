@@ -9,7 +9,7 @@ import pytest
 
 from poolhand.contract import JobBatch, Put
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres.server.clock import LONG, SLACK, ClockStepped, ServerClock
+from poolhand.stores.postgres.connections import LONG, SLACK, ClockStepped, ServerClock
 from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import entries, order
 
@@ -142,13 +142,13 @@ async def opened(url: str, runtime: Runtime) -> AsyncIterator[PostgresStore]:
 
 async def add(store: PostgresStore, id: str) -> None:
     (answer,) = await store.add([JobBatch((order(id, delay=3 * HOUR),))])
-    assert entries(answer) == ["taken"]
+    assert entries(answer) == ["accepted"]
 
 
 async def add_in_a_transaction(store: PostgresStore, id: str) -> None:
     transaction = await store.begin()
     await transaction.execute("SELECT 1", ())
-    assert entries(await transaction.add(JobBatch((order(id, delay=9 * HOUR),)))) == ["taken"]
+    assert entries(await transaction.add(JobBatch((order(id, delay=9 * HOUR),)))) == ["accepted"]
     await transaction.commit()
 
 

@@ -14,12 +14,12 @@ import asyncpg
 import pytest
 
 from poolhand.errors import StoreError, Unavailable, UsageError
-from poolhand.stores.postgres.server import connections as postgres_link
-from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import RawConnection, ServerConnection
+from poolhand.stores.postgres import connections as postgres_link
+from poolhand.stores.postgres.connections import ServerConnection, address_of
+from poolhand.stores.postgres.tables import RawConnection
 from poolhand.stores.postgres.transaction import PATIENCE
-from poolhand.testing import PostgresServer
 from tests.faults.proxy import Proxy
+from tests.private_servers.postgres_server import PostgresServer
 
 LIMIT = 20  # seconds after which what should have happened is not waited for any more
 IN_LINE = """
@@ -412,7 +412,7 @@ async def test_a_server_without_tls_is_told_of(guarded: str) -> None:
 async def test_an_unknown_sslmode_is_a_fault_of_the_url(guarded: str) -> None:
     told = await failure(f"postgresql://guarded:{PASSWORD}{guarded}?sslmode=perhaps")
     assert told.startswith("UsageError: store: ")
-    assert "check what stands behind the ?" in told
+    assert "check the options after the ?" in told
 
 
 async def test_a_setting_that_the_server_does_not_know_is_a_fault_of_the_url(guarded: str) -> None:

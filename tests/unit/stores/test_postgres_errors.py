@@ -10,7 +10,7 @@ import pytest
 from msgspec import MsgspecError
 
 from poolhand.errors import Conflict, Corrupt, PoolhandError, ReadOnly, Unavailable, UsageError
-from poolhand.stores.postgres.server import errors as faults
+from poolhand.stores.postgres import errors as faults
 
 WHERE = "postgresql://host/jobs"
 
@@ -46,7 +46,7 @@ def of_server(state: str, text: str = "some words") -> asyncpg.PostgresError:
     ],
 )
 def test_a_state_of_the_server_has_a_meaning(state: str, kind: type[PoolhandError]) -> None:
-    told = faults.at_the_wall(of_server(state), WHERE)
+    told = faults.translate(of_server(state), WHERE)
     assert type(told) is kind
     assert "some words" in str(told)
 
@@ -63,7 +63,7 @@ def test_what_was_prepared_elsewhere_means_a_pooler_that_was_not_named(
     state: str, text: str
 ) -> None:
     error = of_server(state, text)
-    told = faults.at_the_wall(error, WHERE)
+    told = faults.translate(error, WHERE)
     assert type(told) is Unavailable
     assert "PgBouncer" in str(told)
     assert "?pooler=transaction" in str(told)
@@ -73,7 +73,7 @@ def test_an_id_that_is_known_is_a_conflict() -> None:
     error = asyncpg.PostgresError.new(
         {"S": "ERROR", "C": "23505", "M": "twice", "n": faults.KNOWN_ID}
     )
-    assert isinstance(faults.at_the_wall(error, WHERE), Conflict)
+    assert isinstance(faults.translate(error, WHERE), Conflict)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_an_id_that_is_known_is_a_conflict() -> None:
 def test_no_error_of_the_driver_or_of_the_way_gets_out(
     error: Exception, kind: type[PoolhandError]
 ) -> None:
-    assert type(faults.at_the_wall(error, WHERE)) is kind
+    assert type(faults.translate(error, WHERE)) is kind
 
 
 def test_an_error_of_our_own_code_is_not_hidden() -> None:
     error = AttributeError("a fault of ours")
-    assert faults.at_the_wall(error, WHERE) is error
+    assert faults.translate(error, WHERE) is error
 
 
 def test_what_passes_is_not_what_cuts() -> None:

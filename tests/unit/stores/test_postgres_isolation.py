@@ -12,15 +12,16 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from poolhand import App, JobRejected
+from poolhand import App
 from poolhand.contract import Filter, JobBatch
+from poolhand.errors import JobRejected
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres.locks import POOLS, Locks
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.testing import PostgresServer
+from poolhand.stores.postgres.tables import POOLS, Locks
 from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
 LEVELS = ("repeatable read", "serializable")

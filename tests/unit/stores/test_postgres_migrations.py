@@ -20,14 +20,13 @@ from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
+from poolhand.stores.postgres.connections import ServerConnection, address_of
 from poolhand.stores.postgres.migrations import migrate
-from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import ServerConnection
 from poolhand.stores.postgres.store import PostgresStore
 from poolhand.stores.sql import migrations
 from poolhand.stores.sql.migrations import Migration
-from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, over, owner, spec
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

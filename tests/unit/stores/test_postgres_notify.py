@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres.server import notify as postgres_signals
-from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.notify import ANYTHING, LONGEST, PostgresSignals
-from poolhand.testing import PostgresServer
+from poolhand.stores.postgres import notify as postgres_signals
+from poolhand.stores.postgres.connections import address_of
+from poolhand.stores.postgres.notify import ANYTHING, LONGEST, PostgresSignals
 from tests.contract.test_signals import Ear
 from tests.faults.proxy import Proxy
+from tests.private_servers.postgres_server import PostgresServer
 
 LIMIT = 40  # seconds after which what should have happened is not waited for any more
 NOTICED_WITHIN = 35  # seconds, promised

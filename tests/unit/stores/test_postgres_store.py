@@ -16,12 +16,12 @@ from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import OnFull, bounded
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres.locks import POOLS, Locks
-from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.connections import address_of
 from poolhand.stores.postgres.store import PostgresStore
-from poolhand.stores.sql.queue.pools import encode_spec
-from poolhand.testing import PostgresServer
+from poolhand.stores.postgres.tables import POOLS, Locks
+from poolhand.stores.sql.pools import encode_spec
 from tests.contract.support import Clock, Hand, entries, order, owner, spec
+from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.test_postgres_connections import in_a_fork
 
 
@@ -62,7 +62,7 @@ def test_a_store_can_be_opened_by_one_loop_after_the_other(schema: str) -> None:
         finally:
             await store.close()
 
-    assert asyncio.run(main("a")) == asyncio.run(main("b")) == [["taken"]] * 10
+    assert asyncio.run(main("a")) == asyncio.run(main("b")) == [["accepted"]] * 10
 
 
 async def test_a_fork_is_told_to_open_a_store_of_its_own(store: PostgresStore) -> None:
@@ -71,7 +71,7 @@ async def test_a_fork_is_told_to_open_a_store_of_its_own(store: PostgresStore) -
     assert told.startswith("UsageError")
     assert "open a store of its own after the fork" in told
     assert in_a_fork(store.close) == ""
-    assert await add(store, "c") == ["taken"]
+    assert await add(store, "c") == ["accepted"]
     found = await store.find(Filter())
     assert [one.job.id for one in found.jobs] == ["c", "a"]
 
@@ -81,7 +81,7 @@ async def test_an_id_that_is_known_harms_nobody_who_submits_at_the_same_time(
 ) -> None:
     await add(store, "a")
     ends = await asyncio.gather(*[add(store, id) for id in ("b", "a", "c")], return_exceptions=True)
-    assert ends[0] == ends[2] == ["taken"]
+    assert ends[0] == ends[2] == ["accepted"]
     assert isinstance(ends[1], Conflict)
 
 
@@ -90,7 +90,7 @@ async def test_tables_that_somebody_dropped_are_told_of(store: PostgresStore, sc
     outside: Any = await asyncpg.connect(address.dsn)
     await outside.execute(f'DROP TABLE "{address.schema}".poolhand_waits')
     await outside.close()
-    with pytest.raises(Corrupt, match="somebody dropped or changed"):
+    with pytest.raises(Corrupt, match="were dropped or changed"):
         await add(store, "a")
 
 

@@ -16,11 +16,11 @@ import pytest
 
 from poolhand import UsageError
 from poolhand.contract import Store
-from poolhand.operate.doctor.finding import Finding, Level
-from poolhand.operate.doctor.findings import examine
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import Finding, Level
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
-from poolhand.stores.sqlite.rights import Rights
+from poolhand.stores.sqlite.place import Rights
 from poolhand.stores.sqlite.wake import Wake, folder_of
 
 FILES = ("", "-wal", "-shm", "-lock", "-lock-turn")

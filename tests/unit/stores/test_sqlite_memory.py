@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite.memory import MemoryTables
+from poolhand.stores.sqlite.store import MemoryTables
 
 
 async def test_what_is_abandoned_without_a_close_goes_with_its_last_user() -> None:

@@ -9,42 +9,40 @@ import pytest
 
 from poolhand.contract import Filter
 from poolhand.rules.job import Status
-from poolhand.stores.sql import claims as sql_leases
+from poolhand.stores.sql import claims as sql_claims
+from poolhand.stores.sql import facts as sql_facts
 from poolhand.stores.sql import find as sql_find
 from poolhand.stores.sql import log as sql_log
+from poolhand.stores.sql import pools as sql_pools
 from poolhand.stores.sql import rows as sql_rows
+from poolhand.stores.sql import sessions as sql_sessions
 from poolhand.stores.sql import steps as sql_steps
 from poolhand.stores.sql import upkeep as sql_upkeep
 from poolhand.stores.sql.migrations import steps
-from poolhand.stores.sql.queue import facts as sql_places
-from poolhand.stores.sql.queue import keys as sql_keys
-from poolhand.stores.sql.queue import lanes as sql_lanes
-from poolhand.stores.sql.queue import pools as sql_pools
-from poolhand.stores.sql.queue import sessions as sql_sessions
 from poolhand.stores.sqlite.tables import SqliteTables, for_lot
 
 HOT = {
-    "the next of a queue": sql_places.NEXT,
-    "the next of a lane": sql_places.NEXT_OF_LANE,
-    "the permits of a key": sql_places.HELD,
-    "the next of a gate": sql_places.NEXT_OF_GATE,
+    "the next of a queue": sql_facts.NEXT,
+    "the next of a lane": sql_facts.NEXT_OF_LANE,
+    "the permits of a key": sql_facts.HELD,
+    "the next of a gate": sql_facts.NEXT_OF_GATE,
     "the holders of sessions": for_lot(sql_sessions.HOLDERS, 10),
-    "who is next in sessions": for_lot(sql_sessions.HEIRS, 10),
-    "the oldest of a crowd": sql_places.OLDEST,
-    "the first of the parked": sql_places.FIRST_PARKED,
-    "the best lanes": sql_lanes.BEST,
-    "a lane": sql_lanes.ONE,
-    "a key": sql_keys.FIND,
-    "the oldest key": sql_keys.FIRST,
-    "what was claimed": for_lot(sql_leases.CLAIMED, 10),
-    "what is stuck": sql_leases.STUCK,
-    "what was renewed": for_lot(sql_leases.RENEWED, 10),
+    "who is next in sessions": for_lot(sql_sessions.NEXT_TURNS, 10),
+    "the oldest of a crowd": sql_facts.OLDEST,
+    "the first of the parked": sql_facts.FIRST_BLOCKED_SUBMITTER,
+    "the best lanes": sql_facts.BEST,
+    "a lane": sql_facts.ONE,
+    "a key": sql_sessions.FIND,
+    "the oldest key": sql_sessions.FIRST,
+    "what was claimed": for_lot(sql_claims.CLAIMED, 10),
+    "what is stuck": sql_claims.STUCK,
+    "what was renewed": for_lot(sql_claims.RENEWED, 10),
     "a job by its number": sql_rows.BY_SEQ,
     "a job by its id": sql_rows.BY_ID,
     "jobs by their ids": for_lot(sql_rows.BY_IDS, 10),
     "a pool": sql_pools.BY_NAME,
     "what has expired": sql_steps.EXPIRED,
-    "what an owner has parked": sql_leases.PARKED_BY,
+    "what an owner has parked": sql_claims.BLOCKED_SUBMITTERS_OF,
     "what is due": sql_upkeep.DUE,
     "when something is due": sql_upkeep.NEXT_DUE,
     "when something expires": sql_upkeep.NEXT_CLOSING,
@@ -88,7 +86,7 @@ def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
 def test_what_runs_is_looked_through_once_however_many_owners_there_are(
     connection: sqlite3.Connection,
 ) -> None:
-    found = plan(connection, sql_leases.LEASES)
+    found = plan(connection, sql_claims.LEASES)
     assert [step for step in found if step.startswith("SCAN poolhand")] == ["SCAN poolhand_claims"]
     assert not [step for step in found if "CORRELATED" in step and "poolhand_claims" in step]
 

@@ -69,12 +69,12 @@ async def test_more_than_one_statement_can_hold_is_no_limit(hand: Hand, queue: S
     await hand.store.declare(spec(queue=queue))
     orders = [order(name, key=name[-1]) for name in names(MANY)]
     answer = await hand.add(*orders)
-    assert entries(answer) == ["taken"] * MANY
+    assert entries(answer) == ["accepted"] * MANY
     claims = await hand.claim(MANY)
     assert sorted(ids(claims)) == names(MANY)
     assert [claim.token for claim in claims] == list(range(1, MANY + 1))
     told = await hand.store.extend("hand", [claim.token for claim in claims])
-    assert (told.alive, told.lost, told.cancel) == (True, (), ())
+    assert (told.alive, told.lost, told.cancel_requested) == (True, (), ())
     await hand.finish(*claims)
     found = await hand.store.get([*names(MANY), "none"])
     assert found[-1] is None

@@ -30,7 +30,7 @@ def test_values_come_in_lots_of_two_sizes(count: int) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_all_rows_are_inserted(connection: sqlite3.Connection, count: int) -> None:
-    what = Insert("things", {"no": "bigint", "name": "text"}, {"kind": "'kind'"})
+    what = Insert("things", "no bigint, name text", {"kind": "'kind'"})
     rows = [(number, f"thing {number}") for number in range(count)]
     SqliteTables(connection).insert(what, rows)
     found = connection.execute("SELECT * FROM things ORDER BY no").fetchall()
@@ -49,7 +49,7 @@ def test_what_is_named_is_deleted_and_nothing_else(
 
 
 def test_a_row_takes_the_place_of_one_with_its_key(connection: sqlite3.Connection) -> None:
-    what = Insert("things", {"no": "bigint", "name": "text"}, key=("no",))
+    what = Insert("things", "no bigint, name text", key=("no",))
     for name in ("old", "new"):
         SqliteTables(connection).insert(what, [(number, name) for number in range(ROWS + 1)])
     found = connection.execute("SELECT DISTINCT name FROM things").fetchall()

@@ -277,7 +277,7 @@ async def test_nothing_is_begun_in_a_file_of_a_newer_version(
 
 async def test_nothing_is_begun_in_a_damaged_file(store: SqliteStore) -> None:
     store._file._damage = "A check found 1 problem(s)."
-    with pytest.raises(Corrupt, match="takes nothing any more"):
+    with pytest.raises(Corrupt, match="no new jobs are accepted"):
         await store.begin()
     store._file._damage = None
     await can_be_written(store)

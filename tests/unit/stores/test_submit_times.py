@@ -13,9 +13,8 @@ import pytest
 
 from poolhand.contract import Filter, Store
 from poolhand.rules.job import Status
-from poolhand.rules.retention import Keep
-from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import SETTINGS
+from poolhand.rules.lifecycle import Keep
+from poolhand.stores.postgres.connections import SETTINGS, address_of
 from poolhand.stores.postgres.store import PostgresStore
 from poolhand.stores.postgres.tables import Dialect
 from poolhand.stores.sql import find as sql_find

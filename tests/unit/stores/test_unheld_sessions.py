@@ -14,11 +14,11 @@ import pytest
 from poolhand import App, subscribe
 from poolhand.contract import Store
 from poolhand.observe.events import Event, SessionFreed
-from poolhand.operate.doctor.finding import Level
-from poolhand.operate.doctor.findings import examine
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import Level
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
-from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.connections import address_of
 from tests.contract.support import Clock, Hand, owner, spec
 
 # What a transaction that has seen an older state than the locks it held leaves behind.
@@ -129,7 +129,7 @@ async def test_the_leader_frees_it_and_says_so(hand: Hand, url: str, how: str) -
     end = subscribe(hear)
     try:
         async with App(url) as app, asyncio.timeout(50):
-            await app.station()
+            await app.core.connection()
             assert await freed.get() == ("pool", "s")
     finally:
         end()

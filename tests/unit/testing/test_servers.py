@@ -13,10 +13,16 @@ from pathlib import Path
 import pytest
 
 from poolhand.errors import UsageError
-from poolhand.testing import PostgresServer, ServerFailed, ServerMissing
-from poolhand.testing.caretaker import processes_of
-from poolhand.testing.postgres_server import find_postgres
-from poolhand.testing.servers import PrivateFolder, find_programs, free_port, wait_until
+from tests.private_servers.caretaker import processes_of
+from tests.private_servers.postgres_server import PostgresServer, find_postgres
+from tests.private_servers.programs import (
+    PrivateFolder,
+    ServerFailed,
+    ServerMissing,
+    find_programs,
+    free_port,
+    wait_until,
+)
 
 HOW = "apt-get install thing"
 GONE = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -192,7 +198,7 @@ def test_the_caretaker_imports_nothing_of_ours() -> None:
         "import runpy; runpy.run_path(sys.argv[1]);"
         "print([name for name in sys.modules if name.startswith('poolhand')])"
     )
-    from poolhand.testing import caretaker
+    from tests.private_servers import caretaker
 
     said = subprocess.check_output(
         [sys.executable, "-I", "-S", "-c", probe, caretaker.__file__], text=True

@@ -20,17 +20,19 @@ import pytest
 
 import poolhand
 from poolhand.errors import UsageError
-from poolhand.testing import PostgresServer, ServerFailed
-from poolhand.testing.postgres_server import Mode
-from poolhand.testing.servers import free_port, wait_until
+from tests.private_servers.postgres_server import Mode, PostgresServer
+from tests.private_servers.programs import ServerFailed, free_port, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 # What an interpreter needs to find us; one of another environment as well.
 ENVIRONMENT = {
     "PATH": os.defpath,
     "PYTHONPATH": os.pathsep.join(
-        str(Path(module.__file__ or "").parents[1]) for module in (poolhand, msgspec)
+        [
+            str(Path(__file__).parents[3]),
+            *(str(Path(module.__file__ or "").parents[1]) for module in (poolhand, msgspec)),
+        ]
     ),
 }
 LIMIT = 30.0
@@ -351,7 +353,7 @@ def test_a_new_server_takes_another_port_when_its_own_was_just_taken(
         port: int = listener.getsockname()[1]
         ports = iter([port, port, free_port()])
         # Free when it was looked for, and taken a moment later.
-        monkeypatch.setattr("poolhand.testing.postgres_server.free_port", lambda: next(ports))
+        monkeypatch.setattr("tests.private_servers.postgres_server.free_port", lambda: next(ports))
         with PostgresServer(binaries=postgres_binaries) as server:
             assert server.port != port
             assert server.query("SELECT 7", server.url) == "7"
@@ -373,7 +375,7 @@ def test_a_server_waits_for_its_own_port_to_be_free_again(server: PostgresServer
 def test_a_port_that_stays_taken_is_named(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poolhand.testing.postgres_server.PORT_SECONDS", 0.1)
+    monkeypatch.setattr("tests.private_servers.postgres_server.PORT_SECONDS", 0.1)
     server.stop()
     with (
         taken(server.port),
@@ -387,7 +389,7 @@ def test_a_port_that_stays_taken_is_named(
 OWNER = """
 import os, signal, sys, threading
 from pathlib import Path
-from poolhand.testing import PostgresServer
+from tests.private_servers.postgres_server import PostgresServer
 
 server = PostgresServer(durable=False, binaries=Path(sys.argv[1]))
 starting = threading.Thread(target=server.start)
@@ -484,7 +486,7 @@ def python_for(user: int) -> str:
     """Return an interpreter like this one that another user may run."""
     mine, packaged = sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info)
     for python in (mine, packaged):
-        probe = [python, "-c", "import poolhand.testing"]
+        probe = [python, "-c", "import tests.private_servers.postgres_server"]
         try:
             subprocess.run(
                 probe, env=ENVIRONMENT, cwd="/", user=user, group=user, extra_groups=[], check=True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.tui import filter as choice
-from poolhand.tui.filter import STATES, JobFilter, jobs_of
+from poolhand.tui import model
+from poolhand.tui.model import STATES, JobFilter, jobs_of
 from tests.unit.operate.world import World, made
 
 
@@ -39,7 +39,7 @@ async def test_a_search_finds_a_part_of_an_id_or_of_a_name() -> None:
 async def test_a_search_finds_an_old_job_by_its_whole_id_or_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "SEARCHED", 2)
+    monkeypatch.setattr(model, "SEARCHED", 2)
     async with made() as world:
         old = await world.add("agents.fetch")
         for _ in range(3):

@@ -9,8 +9,7 @@ import zlib
 import pytest
 
 from poolhand.errors import TooLarge, Undecodable
-from poolhand.wire.compression import CHUNK, compress, expand
-from poolhand.wire.envelope import Envelope, pack, unpack
+from poolhand.wire.envelope import CHUNK, Envelope, compress, expand, pack, unpack
 from poolhand.wire.limits import Limits
 from poolhand.wire.payload import decode, encode
 

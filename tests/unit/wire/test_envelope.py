@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from poolhand.errors import Undecodable
-from poolhand.wire.envelope import Envelope, pack, unpack
+from poolhand.wire.envelope import SIGNATURE_BYTES, Envelope, KeyRing, pack, unpack
 from poolhand.wire.payload import decode
-from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
 SECRETS = {"k2": b"new secret, long enough"}
 RING = KeyRing(SECRETS, current="k2", accept_unsigned=True, accept_unbound=True)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from poolhand.wire.nesting import json_is_deeper, msgpack_is_deeper
+from poolhand.wire.limits import json_is_deeper, msgpack_is_deeper
 
 
 def depth_in_json(body: bytes) -> int:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError, WireError
-from poolhand.wire.envelope import Envelope, pack
+from poolhand.wire.codec import AllowPickle
+from poolhand.wire.envelope import SIGNATURE_BYTES, Envelope, KeyRing, pack
 from poolhand.wire.limits import Limits
 from poolhand.wire.payload import decode, encode
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
 RING = KeyRing({"k1": b"a secret of ours"}, current="k1")
 THIEF = KeyRing({"k1": b"a guess of theirs"}, current="k1")

@@ -1,23 +1,24 @@
-"""The keys of tool calls: where the receipt of a call is stored, also by older versions."""
+"""The options of a tool, and the keys that name its calls."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from poolhand.agents.tools.journal import under
-from poolhand.agents.tools.terms import ToolTerms
 from poolhand.context import RunningJobApi
-from poolhand.durable.calls.former import former_digests
-from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.durable.calls.declaration import name_of_task
+from poolhand.durable.calls.task_registry import TaskCode, former_digests
 from poolhand.errors import UsageError
 from poolhand.rules.job import Job
+from poolhand.rules.json_values import Canonical, digest
 from poolhand.rules.receipts import (
     RECEIPTS,
     SHARED,
@@ -30,7 +31,100 @@ from poolhand.rules.receipts import (
     receipts_of_session,
     receipts_of_tenant,
 )
-from poolhand.rules.values.canonical import Canonical, digest
+from poolhand.rules.validation import (
+    AMOUNT,
+    COUNT,
+    FLAG,
+    NAME,
+    OptionRule,
+    OptionTable,
+    convert_seconds,
+    did_you_mean,
+    one_of,
+    raise_faults,
+    shown,
+    table_faults,
+)
+
+Path = tuple[int, ...]
+
+# The position of the step that contains the running code.
+under: ContextVar[Path] = ContextVar("poolhand_step", default=())
+
+DEDUPE = 86_400.0
+READ_CACHE = 3_600.0
+TIMEOUT = 60.0
+SCOPES = ("run", "session", "global")
+
+
+class ToolTerms(Struct, frozen=True):
+    """The options of a tool; `shared`: with scope "global", receipts are shared by all tenants."""
+
+    name: str
+    effect: Effect = Effect.ONCE
+    version: int = 1
+    scope: str = "run"
+    shared: bool = False
+    key_fields: tuple[str, ...] = ()
+    dedupe_ttl: float = DEDUPE
+    timeout: float = TIMEOUT
+    verify: Callable[..., Any] | None = None
+    call_id: str | None = None
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, "dedupe_ttl", "timeout")
+
+
+ALLOWED: OptionTable = {
+    "version": COUNT,
+    "scope": one_of(*SCOPES),
+    "verify": OptionRule(callable, "a function of the same parameters").or_none(),
+    "shared": FLAG,
+    "dedupe_ttl": AMOUNT,
+    "timeout": AMOUNT,
+}
+TOOL_OPTIONS = tuple(name for name in ToolTerms.__struct_fields__ if name != "call_id")
+
+
+def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
+    """Return the options of a tool, or raise with all their errors."""
+    fields = options.get("key_fields")
+    faults = [] if fields is None else list(_field_faults(fn, fields))
+    usable = {
+        "name": name_of_task(fn) if options.get("name") is None else options["name"],
+        "key_fields": tuple(fields) if fields and not faults else (),
+    }
+    terms = ToolTerms(**{**options, **usable})
+    NAME.require("tool name", terms.name)
+    faults += table_faults(ALLOWED, {name: getattr(terms, name) for name in ALLOWED})
+    if fields and terms.scope == "run":
+        faults.append(
+            "key_fields go with scope='session' or 'global': within a run calls have places"
+        )
+    if terms.shared is True and terms.scope != "global":
+        faults.append("shared=True goes with scope='global': other scopes have one tenant")
+    raise_faults(f"tool {terms.name!r}", faults)
+    return terms
+
+
+def _field_faults(fn: Callable[..., Any], fields: Any) -> Iterator[str]:
+    """Yield the errors in the parameters that make up the key of a call."""
+    if not isinstance(fields, list | tuple) or not all(isinstance(one, str) for one in fields):
+        given = f"[{shown(fields)}]" if isinstance(fields, str) else "['order']"
+        yield f"key_fields={shown(fields)} is not allowed; give a list of parameters: {given}"
+        return
+    if not fields:
+        yield "key_fields is empty: every call would have the same key; name a parameter"
+    try:
+        known = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        # A function without a signature is rejected when the tool is created.
+        return
+    for one in fields:
+        if one not in known:
+            hint = did_you_mean(one, known) if known else "it has none"
+            yield f"key_fields: there is no parameter {shown(one)}; {hint}"
+
 
 OCCURRENCES, FORMER, MET = "occurrences", "former receipts", "former receipts met"
 AT_ONCE = 500
@@ -113,7 +207,7 @@ class CallKeys:
 
     def _count(self) -> int:
         """Count equal calls within one step: two intended equal calls are both made."""
-        counter: Counter[Any] = self._inside.shelf.setdefault(OCCURRENCES, Counter())
+        counter: Counter[Any] = self._inside.attempt_values.setdefault(OCCURRENCES, Counter())
         here = (under.get(), self._terms.name, self._call)
         counter[here] += 1
         return counter[here]
@@ -128,15 +222,17 @@ class CallKeys:
 
     @property
     def _met(self) -> set[str]:
-        met: set[str] = self._inside.shelf.setdefault(MET, set())
+        met: set[str] = self._inside.attempt_values.setdefault(MET, set())
         return met
 
     async def _may_be_former(self) -> bool:
         """Return whether the store has receipts of older versions; checked once per attempt."""
-        shelf = self._inside.shelf
-        if FORMER not in shelf:
-            shelf[FORMER] = any(map(is_former, await self._inside.ask("keys", RECEIPTS, "", 1)))
-        known: bool = shelf[FORMER]
+        attempt_values = self._inside.attempt_values
+        if FORMER not in attempt_values:
+            attempt_values[FORMER] = any(
+                map(is_former, await self._inside.ask("keys", RECEIPTS, "", 1))
+            )
+        known: bool = attempt_values[FORMER]
         return known
 
     def _former(self) -> Iterator[CallPosition]:

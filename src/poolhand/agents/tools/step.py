@@ -1,26 +1,87 @@
-"""Steps: parts of a job that run once, however often the job runs."""
+"""Steps: parts of a job that run once, however often the job runs, and the journal of them."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
+from msgspec import Struct
 
-from poolhand.agents.tools.journal import Journal, JournalStep, Path, under, write
+from poolhand.agents.tools.keys import Path, under
 from poolhand.agents.tools.tool_call import made
 from poolhand.context import RunningJobApi, running
-from poolhand.durable.calls.former import former_digests
-from poolhand.durable.calls.serializer import Serializer
-from poolhand.durable.calls.task_registry import PARCELS, TaskCode
+from poolhand.durable.calls.task_registry import WIRE, TaskCode, former_digests
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
+from poolhand.rules.json_values import digest
 from poolhand.rules.streams import StreamKind
-from poolhand.rules.validation import NAME_ALLOWED, is_name, shown
-from poolhand.rules.values.canonical import digest
+from poolhand.rules.validation import NAME, is_name, shown
+from poolhand.wire.wire import Wire
+
+
+class JournalStep(Struct, frozen=True, tag="step"):
+    """A finished step; `call` is a digest of its arguments, `result` is stored encoded."""
+
+    path: Path
+    name: str
+    call: bytes
+    result: bytes
+
+
+class JournalBranch(Struct, frozen=True, tag="branch"):
+    """A marker that from this position on the code differs from the steps recorded before."""
+
+    path: Path
+
+
+Record = JournalStep | JournalBranch
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+
+
+def write(record: Record) -> bytes:
+    return _encode(record)
+
+
+class Journal:
+    """The steps of one attempt: assigns positions and looks up finished steps."""
+
+    def __init__(self, records: Iterable[bytes] = ()) -> None:
+        self._finished: dict[Path, JournalStep] = {}
+        self._given: Counter[Path] = Counter()
+        for body in records:
+            record = _decode(body)
+            if isinstance(record, JournalBranch):
+                self.branch(record.path)
+            else:
+                self._finished[record.path] = record
+
+    def next(self, under: Path) -> Path:
+        """Return the position of the next step within another step, or within the run."""
+        self._given[under] += 1
+        return (*under, self._given[under])
+
+    def find(self, path: Path) -> JournalStep | None:
+        """Return the finished step at a position, if any."""
+        return self._finished.get(path)
+
+    def branch(self, path: Path) -> JournalBranch:
+        """Drop the finished steps at a position, after it and within it."""
+        *under, number = path
+        depth = len(under)
+        self._finished = {
+            other: step
+            for other, step in self._finished.items()
+            if list(other[:depth]) != under or len(other) <= depth or other[depth] < number
+        }
+        return JournalBranch(path)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +114,7 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         return await made(fn, args, kwargs)
     journal = await _journal_of(inside)
     path = journal.next(under.get())
-    code = TaskCode(name, fn, inside.shelf.get(PARCELS) or Serializer(), exact=False)
+    code = TaskCode(name, fn, inside.attempt_values.get(WIRE) or Wire(), exact=False)
     # Raise now if the arguments could not be stored.
     code.pack(args, kwargs)
     call = digest(code.signature.bind(args, kwargs)[2])
@@ -80,7 +141,7 @@ def _check_shape(name: Any, fn: Any) -> None:
     if not is_name(name):
         raise UsageError(
             f'step({shown(name)}, …) is not allowed; a step has a name: step("fetch", fetch, url), '
-            f"{NAME_ALLOWED}"
+            f"{NAME.text}"
         )
     if inspect.iscoroutine(fn):
         fn.close()
@@ -106,10 +167,10 @@ async def _within(path: Path, fn: Callable[..., Any], args: Any, kwargs: Any) ->
 
 async def _journal_of(inside: RunningJobApi) -> Journal:
     """Return the journal of an attempt; the first step loads it."""
-    shelf = inside.shelf
-    reading: Future[Journal] | None = shelf.get(JOURNAL)
+    attempt_values = inside.attempt_values
+    reading: Future[Journal] | None = attempt_values.get(JOURNAL)
     if reading is None or (reading.done() and (reading.cancelled() or reading.exception())):
-        reading = shelf[JOURNAL] = asyncio.ensure_future(_read(inside))
+        reading = attempt_values[JOURNAL] = asyncio.ensure_future(_read(inside))
     elif reading.get_loop() is not asyncio.get_running_loop():
         raise UsageError("steps of one job are taken on one event loop; this is another one")
     return await asyncio.shield(reading)
@@ -124,5 +185,5 @@ async def _branch(inside: RunningJobApi, journal: Journal, known: JournalStep, n
     where = ".".join(map(str, known.path))
     what = f"was {known.name!r}, is {name!r}" if known.name != name else f"{name!r} has other data"
     text = f"step {where} {what}: from here on nothing is taken from earlier attempts"
-    inside.tell(StreamKind.LOG, msgspec.json.encode({"stream": "journal", "text": text}))
+    inside.emit(StreamKind.LOG, msgspec.json.encode({"stream": "journal", "text": text}))
     await inside.ask("record", write(journal.branch(known.path)))

@@ -8,17 +8,23 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from msgspec.structs import replace
 
-from poolhand.agents.tools.keys import CallKeys
-from poolhand.agents.tools.terms import DEDUPE, READ_CACHE, TOOL_OPTIONS, ToolTerms, checked
+from poolhand.agents.tools.keys import (
+    DEDUPE,
+    READ_CACHE,
+    TOOL_OPTIONS,
+    CallKeys,
+    ToolTerms,
+    checked,
+)
 from poolhand.agents.tools.tool_call import ToolCall, ToolContext, made
 from poolhand.context import running
 from poolhand.durable.calls.declaration import checked_function
-from poolhand.durable.calls.serializer import Serializer
-from poolhand.durable.calls.task_registry import PARCELS, TaskCode
+from poolhand.durable.calls.task_registry import WIRE, TaskCode
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.rules.receipts import Effect
-from poolhand.rules.validation import NAME_ALLOWED, Seconds, is_name, no_option, shown
+from poolhand.rules.validation import NAME, Seconds, no_option, one_of
+from poolhand.wire.wire import Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +52,7 @@ class Tool(Generic[P, T]):
         self.fn = fn
         self.terms = terms
         # Raise errors in the signature where the tool is defined, not at its first call.
-        TaskCode(terms.name, fn, Serializer(), exact=False)
+        TaskCode(terms.name, fn, Wire(), exact=False)
         self.__name__ = getattr(fn, "__name__", terms.name)
         self.__qualname__ = getattr(fn, "__qualname__", terms.name)
         self.__doc__ = fn.__doc__
@@ -58,8 +64,7 @@ class Tool(Generic[P, T]):
 
     def with_options(self, *, call_id: str) -> Tool[P, T]:
         """Return the tool with a name for its next call, instead of that call's position."""
-        if not is_name(call_id):
-            raise UsageError(f"call_id={shown(call_id)} is not allowed; it must be {NAME_ALLOWED}")
+        NAME.require("call_id", call_id)
         return Tool(self.fn, replace(self.terms, call_id=call_id))
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,8 +72,8 @@ class Tool(Generic[P, T]):
         if running_in is None or running_in.token is None:
             value: T = await self._make("", 1, args, kwargs)
             return value
-        parcels = running_in.shelf.get(PARCELS) or Serializer()
-        code = TaskCode(self.terms.name, self.fn, parcels, exact=False)
+        wire = running_in.attempt_values.get(WIRE) or Wire()
+        code = TaskCode(self.terms.name, self.fn, wire, exact=False)
         place = await CallKeys(self.terms, code, running_in, (args, kwargs)).place()
         calling = ToolCall(self.terms, code, running_in, place)
         found: T = await calling.result(
@@ -120,10 +125,7 @@ def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., 
     if unknown:
         raise UsageError(f"tool: {'; '.join(no_option(one, TOOL_OPTIONS) for one in unknown)}")
     effect = options.pop("effect", Effect.ONCE)
-    if effect not in list(Effect):
-        raise UsageError(
-            f"effect={shown(effect)} is not allowed; give 'read', 'idempotent' or 'once'"
-        )
+    one_of(*map(str, Effect)).require("effect", effect)
     ttl = options.pop("dedupe_ttl", None)
     terms: dict[str, Any] = {
         **options,

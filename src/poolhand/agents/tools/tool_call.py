@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.agents.tools.keys import CallPosition
-from poolhand.agents.tools.terms import DEDUPE, ToolTerms
+from poolhand.agents.tools.keys import DEDUPE, CallPosition, ToolTerms
 from poolhand.context import RunningJobApi
 from poolhand.contract import Put, Stored
 from poolhand.durable.calls.task_registry import TaskCode
@@ -164,9 +163,10 @@ class ToolCall:
             await self._write(self._receipt(receipt, ReceiptStage.UNKNOWN))
             raise ToolOutcomeUnknown(
                 self._said(
-                    "was begun by an attempt that never told how it ended, and must not be made "
-                    f"twice; look whether it happened, say so: app.settle_tool({self._key!r}, …), "
-                    "then run the job again; or give the tool a verify="
+                    "was begun by an attempt that did not record its end, and must not be made "
+                    "twice; check whether it happened, record that: "
+                    f"app.settle_tool({self._key!r}, …), then run the job again; or give the tool "
+                    "a verify="
                 ),
                 key=self._key,
             )

@@ -2,187 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-
-import typer
-
-from poolhand.cli import exits, options, screen
+from poolhand.cli import options, screen
 from poolhand.cli.commands.jobs import (
+    act_on_all,
+    act_on_ids,
+    check_choice,
     look_at,
-    retry_named,
-    show_answers,
     show_job,
     show_page,
-    show_summary,
-    whole_ids,
 )
 from poolhand.cli.commands.pools import of_pool
-from poolhand.cli.session import fail, operate
+from poolhand.cli.session import Exit, fail, operate
+from poolhand.contract import Filter
 from poolhand.operate.actions import Operator
-from poolhand.operate.retry import AT_ONCE
-from poolhand.operate.views import ControlResult, JobsView
-from poolhand.runtime import Runtime
+from poolhand.operate.bulk import AT_ONCE
+from poolhand.operate.format import many
 
-commands = typer.Typer(
-    no_args_is_help=True, help="Dead letters: see them, run them again, export and drop them."
+commands = options.Commands(
+    no_args_is_help=True,
+    help="The dead-letter queue: list, retry, export and drop jobs.",
 )
 
 
-@commands.command("list", epilog=options.examples("poolhand dead list --pool research"))
+@commands.add("list", "poolhand dead list --pool research")
 def list_dead(
-    pool: options.Pool = None,
-    tenant: options.Tenant = None,
-    user: options.User = None,
-    session: options.Session = None,
-    key: options.Key = None,
-    name: options.Name = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    id_prefix: options.IdPrefix = None,
+    which: Filter,
     limit: options.Limit = 50,
     after: options.After = None,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """List jobs that failed and were not run again, newest first."""
-    which = options.chosen(
-        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
-    )
-
-    def look(operator: Operator) -> Awaitable[JobsView]:
-        return of_pool(operator, pool, operator.dead(which, after, limit))
-
-    show_page(operate(store, app, look), json)
+    """List jobs that failed and were not retried, newest first."""
+    show_page(operate(source, lambda o: of_pool(o, which.pool, o.dead(which, after, limit))), json)
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand dead show {options.AN_ID}", f"poolhand dead show {options.AN_ID[:9]} --json"
-    )
+@commands.add(
+    "show", f"poolhand dead show {options.AN_ID}", f"poolhand dead show {options.AN_ID[:9]} --json"
 )
-def show(
-    id: options.Id,
-    json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
-) -> None:
+def show(id: options.Id, json: options.Json = False, *, source: options.Source) -> None:
     """Show one dead letter: error, attempts, arguments."""
-    job, payload = operate(store, app, lambda operator: look_at(operator, id, payload=True))
+    job, payload = operate(source, lambda operator: look_at(operator, id, payload=True))
     if not job.dead:
         raise fail(
-            f"job {job.id!r} is no dead letter, it is {job.status.value}; see `poolhand jobs show "
-            f"{job.id}`",
-            exits.REFUSED,
+            f"job {job.id!r} is not a dead letter, it is {job.status.value}; see `poolhand jobs "
+            f"show {job.id}`",
+            Exit.REFUSED,
         )
     show_job(job, payload, json)
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand dead retry {options.AN_ID}",
-        "poolhand dead retry --all --pool research --name fetch",
-    )
+@commands.add(
+    "retry",
+    f"poolhand dead retry {options.AN_ID}",
+    "poolhand dead retry --all --pool research --name fetch",
 )
 def retry(
     ids: options.SomeIds = None,
-    *,
     all: options.All = False,
-    pool: options.Pool = None,
-    tenant: options.Tenant = None,
-    user: options.User = None,
-    session: options.Session = None,
-    key: options.Key = None,
-    name: options.Name = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    id_prefix: options.IdPrefix = None,
+    *,
+    which: Filter,
     by: options.By,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    source: options.Source,
 ) -> None:
-    """Run dead letters again: those named, or all that are meant."""
-    which = options.chosen(
-        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
-    )
-    filtered = which != options.ALL
-    if bool(ids) == all or (ids and filtered):
-        raise fail("give the ids of jobs, or --all with or without filters", exits.USAGE)
+    """Retry dead letters, by id or all that match the filters."""
+    check_choice(ids, all, which, "--all with or without filters")
     if ids:
-        show_answers(operate(store, app, lambda o: retry_named(o, ids, by)), json)
+        act_on_ids(ids, source, json, lambda o, whole: o.retry(whole, by))
     else:
-        with screen.progress("retrying", Runtime().monotonic) as tell:
-            summary = operate(store, app, lambda o: of_pool(o, pool, o.retry_all(which, by, tell)))
-        show_summary(summary, json, "retried")
+        verbs = ("retrying", "retried")
+        act_on_all(verbs, which, source, json, lambda o, report: o.retry_all(which, by, report))
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand dead drop {options.AN_ID}",
-        "poolhand dead export --pool research > dead.jsonl",
-        "poolhand dead drop --all --yes --pool research",
-    )
+@commands.add(
+    "drop",
+    f"poolhand dead drop {options.AN_ID}",
+    "poolhand dead export --pool research > dead.jsonl",
+    "poolhand dead drop --all --yes --pool research",
 )
 def drop(
     ids: options.SomeIds = None,
-    *,
     all: options.All = False,
     yes: options.Yes = False,
-    pool: options.Pool = None,
-    tenant: options.Tenant = None,
-    user: options.User = None,
-    session: options.Session = None,
-    key: options.Key = None,
-    name: options.Name = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    id_prefix: options.IdPrefix = None,
+    *,
+    which: Filter,
     by: options.By,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    source: options.Source,
 ) -> None:
-    """Forget dead letters that are not to run again."""
-    which = options.chosen(
-        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
-    )
-    filtered = which != options.ALL
-    if bool(ids) == all or (ids and filtered) or (all and not yes):
-        raise fail("give the ids of jobs, or --all --yes with or without filters", exits.USAGE)
+    """Delete dead letters that are not to be retried."""
+    check_choice(ids, all, which, "--all --yes with or without filters", yes)
     if ids:
-        show_answers(operate(store, app, lambda o: _drop(o, ids, by)), json)
+        act_on_ids(ids, source, json, lambda o, whole: o.drop(whole, by))
     else:
-        with screen.progress("dropping", Runtime().monotonic) as tell:
-            summary = operate(store, app, lambda o: of_pool(o, pool, o.drop_all(which, by, tell)))
-        show_summary(summary, json, "dropped")
+        verbs = ("dropping", "dropped")
+        act_on_all(verbs, which, source, json, lambda o, report: o.drop_all(which, by, report))
 
 
-async def _drop(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
-    return await operator.drop(await whole_ids(operator, ids), by)
-
-
-@commands.command(epilog=options.examples("poolhand dead export --pool research > dead.jsonl"))
-def export(
-    pool: options.Pool = None,
-    tenant: options.Tenant = None,
-    user: options.User = None,
-    session: options.Session = None,
-    key: options.Key = None,
-    name: options.Name = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    id_prefix: options.IdPrefix = None,
-    store: options.Store = None,
-    app: options.App = None,
-) -> None:
+@commands.add("export", "poolhand dead export --pool research > dead.jsonl")
+def export(which: Filter, source: options.Source) -> None:
     """Write dead letters, with their calls, as JSON lines."""
-    which = options.chosen(
-        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
-    )
 
     async def pages(operator: Operator) -> int:
-        page = await of_pool(operator, pool, operator.export_dead(which, None, AT_ONCE))
+        page = await of_pool(operator, which.pool, operator.export_dead(which, None, AT_ONCE))
         count = 0
         while True:
             for letter in page.letters:
@@ -192,5 +115,4 @@ def export(
                 return count
             page = await operator.export_dead(which, page.after, AT_ONCE)
 
-    count = operate(store, app, pages)
-    screen.aside(f"poolhand: {count} dead letter{'' if count == 1 else 's'} exported")
+    screen.warn(f"{many(operate(source, pages), 'dead letter')} exported")

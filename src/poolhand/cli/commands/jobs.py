@@ -12,68 +12,62 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from poolhand.cli import exits, options, screen
-from poolhand.cli.commands.pools import of_pool
-from poolhand.cli.session import fail, operate
+from poolhand.cli import options, screen
+from poolhand.cli.commands.pools import known_pool, of_pool
+from poolhand.cli.session import Exit, code_of_answers, fail, operate
 from poolhand.contract import Filter
 from poolhand.operate.actions import Operator
 from poolhand.operate.arguments import LAST
-from poolhand.operate.doctor.finding import many
-from poolhand.operate.payload import PayloadView, payload_lines
-from poolhand.operate.views import ControlResult, JobsView, JobView, Summary
+from poolhand.operate.bulk import OnProgress
+from poolhand.operate.format import fault_text, many, text_of
+from poolhand.operate.views import (
+    ControlResult,
+    JobsView,
+    JobView,
+    PayloadView,
+    Summary,
+    payload_lines,
+)
 from poolhand.rules.job import Status
 from poolhand.rules.streams import JobEvent
 from poolhand.runtime import Runtime
 
-commands = typer.Typer(no_args_is_help=True, help="See jobs, cancel them, run failed ones again.")
+commands = options.Commands(no_args_is_help=True, help="List, show, cancel and retry jobs.")
 
 COLUMNS = ("id", "pool", "name", "status", "tries", "key", "session", "tenant", "submitted", "note")
 SPARE = ("submitted", "tries", "key", "tenant", "session", "name")
 WATCH_EVERY = 1.0
 
 
-@commands.command(
+@commands.add(
     "list",
-    epilog=options.examples(
-        "poolhand jobs list --pool chat --status failed --status rejected",
-        "poolhand jobs list --session s-1 --json",
-        "poolhand jobs list --since 2h --user ada --watch",
-    ),
+    "poolhand jobs list --pool chat --status failed --status rejected",
+    "poolhand jobs list --session s-1 --json",
+    "poolhand jobs list --since 2h --user ada --watch",
 )
 def list_jobs(
-    pool: options.Pool = None,
+    which: Filter,
     status: options.Statuses = None,
-    tenant: options.Tenant = None,
-    user: options.User = None,
-    session: options.Session = None,
-    key: options.Key = None,
-    name: options.Name = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    id_prefix: options.IdPrefix = None,
     limit: options.Limit = 50,
     after: options.After = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")
     ] = False,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
     """List jobs, newest first."""
-    which = options.chosen(
-        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
-    )
     which = replace(which, statuses=tuple(status or ()))
 
     def look(operator: Operator) -> Awaitable[JobsView]:
-        return of_pool(operator, pool, operator.jobs(which, after, limit))
+        return of_pool(operator, which.pool, operator.jobs(which, after, limit))
 
     if watch:
         with suppress(KeyboardInterrupt):
-            operate(store, app, lambda operator: _watch(operator, look, json))
+            operate(source, lambda operator: _watch(operator, look, json))
     else:
-        show_page(operate(store, app, look), json)
+        show_page(operate(source, look), json)
 
 
 async def _watch(
@@ -89,7 +83,7 @@ async def _watch(
             screen.json_line(page)
         else:
             screen.begin_again()
-            screen.line(f"{screen.shown(Runtime().wall())}, every second until Ctrl-C")
+            screen.line(f"{text_of(Runtime().wall())}, every second until Ctrl-C")
             show_page(page, json)
             screen.line("")
         if screen.is_lost():
@@ -97,12 +91,11 @@ async def _watch(
         await asyncio.sleep(WATCH_EVERY)
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand jobs show {options.AN_ID}",
-        f"poolhand jobs show {options.AN_ID} --follow",
-        f"poolhand jobs show {options.AN_ID[:9]} --payload",
-    )
+@commands.add(
+    "show",
+    f"poolhand jobs show {options.AN_ID}",
+    f"poolhand jobs show {options.AN_ID} --follow",
+    f"poolhand jobs show {options.AN_ID[:9]} --payload",
 )
 def show(
     id: options.Id,
@@ -110,20 +103,20 @@ def show(
         bool, typer.Option("--payload", help="Show its arguments and its result, too.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Show what it tells, until it is over.")
+        bool, typer.Option("--follow", help="Show its events until it has ended.")
     ] = False,
     after: Annotated[
         int,
-        typer.Option("--after", min=0, max=LAST, metavar="N", help="From behind this event on."),
+        typer.Option("--after", min=0, max=LAST, metavar="N", help="Only events after this one."),
     ] = 0,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """Show one job: where it is, why it waits, what it raised."""
-    job, read = operate(store, app, lambda operator: look_at(operator, id, payload))
+    """Show one job: its status, why it waits, its error."""
+    job, read = operate(source, lambda operator: look_at(operator, id, payload))
     if follow:
-        operate(store, app, lambda operator: _follow(operator, job.id, after, json))
+        operate(source, lambda operator: _follow(operator, job.id, after, json))
     else:
         show_job(job, read, json)
 
@@ -133,7 +126,7 @@ async def look_at(operator: Operator, id: str, payload: bool) -> tuple[JobView, 
     whole = await operator.resolve(id)
     job = await operator.job(whole)
     if job is None:
-        raise fail(f"there is no job {id!r}; see `poolhand jobs list`", exits.NOT_FOUND)
+        raise fail(f"there is no job {id!r}; see `poolhand jobs list`", Exit.NOT_FOUND)
     return job, await operator.payload(whole) if payload else None
 
 
@@ -150,112 +143,113 @@ def show_job(job: JobView, payload: PayloadView | None, json: bool) -> None:
             screen.line(line)
 
 
-async def whole_ids(operator: Operator, ids: Sequence[str]) -> list[str]:
-    """Expand id prefixes to full ids; raise for an ambiguous prefix."""
-    return [await operator.resolve(id) for id in ids]
-
-
 async def _follow(operator: Operator, id: str, after: int, json: bool) -> None:
     """Write the events of a job as they arrive, one per line."""
     async for event in operator.follow(id, after):
         if json:
             screen.json_line(event)
         else:
-            screen.line(f"{event.number:>6}  {screen.shown(event.at)}  {_told(event)}")
+            screen.line(f"{event.number:>6}  {text_of(event.at)}  {_event_text(event)}")
             sys.stdout.flush()
 
 
-def _told(event: JobEvent) -> str:
+def _event_text(event: JobEvent) -> str:
     data = event.data
     text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
     return f"{event.kind.value:<9}  {screen.safe(text)}"
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand jobs cancel {options.AN_ID}",
-        "poolhand jobs cancel --all --pool research --since 2h",
-        "poolhand jobs cancel --all --yes",
-    )
+@commands.add(
+    "cancel",
+    f"poolhand jobs cancel {options.AN_ID}",
+    "poolhand jobs cancel --all --pool research --since 2h",
+    "poolhand jobs cancel --all --yes",
 )
 def cancel(
     ids: options.SomeIds = None,
-    *,
     all: options.All = False,
     yes: options.Yes = False,
-    pool: options.Pool = None,
-    tenant: options.Tenant = None,
-    user: options.User = None,
-    session: options.Session = None,
-    key: options.Key = None,
-    name: options.Name = None,
-    since: options.Since = None,
-    until: options.Until = None,
-    id_prefix: options.IdPrefix = None,
+    *,
+    which: Filter,
     by: options.By,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    source: options.Source,
 ) -> None:
-    """End jobs that wait; ask jobs that run to stop.
+    """Cancel waiting jobs; ask running jobs to stop.
 
-    With --all: all jobs that the filters mean. On a terminal it asks, in a script it needs --yes;
-    without any filter it always needs --yes.
+    With --all: all jobs that match the filters. On a terminal it asks for confirmation, in a script
+    it needs --yes; without any filter it always needs --yes.
     """
-    which = options.chosen(
-        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
-    )
-    if bool(ids) == all or (ids and which != options.ALL):
-        raise fail("give the ids of jobs, or --all with filters", exits.USAGE)
+    check_choice(ids, all, which, "--all with filters")
     if ids:
-        show_answers(operate(store, app, lambda o: _cancel(o, ids, by)), json)
-    else:
-        if not yes:
-            _ask(which, pool, store, app)
-        with screen.progress("cancelling", Runtime().monotonic) as tell:
-            summary = operate(store, app, lambda o: of_pool(o, pool, o.cancel_all(which, by, tell)))
-        show_summary(summary, json, "cancelled or asked to stop")
+        act_on_ids(ids, source, json, lambda o, whole: o.cancel(whole, by))
+        return
+    if not yes:
+        _confirm(which, source)
+    verbs = ("cancelling", "cancelled or asked to stop")
+    act_on_all(verbs, which, source, json, lambda o, report: o.cancel_all(which, by, report))
 
 
-async def _cancel(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
-    return await operator.cancel(await whole_ids(operator, ids), by)
+@commands.add("retry", f"poolhand jobs retry {options.AN_ID}")
+def retry(
+    ids: options.Ids, by: options.By, json: options.Json = False, *, source: options.Source
+) -> None:
+    """Retry failed jobs.
+
+    Each becomes a new job that replaces the old one.
+    """
+    act_on_ids(ids, source, json, lambda o, whole: o.retry(whole, by))
 
 
-def _ask(which: Filter, pool: str | None, store: str | None, app: str | None) -> None:
+def check_choice(
+    ids: Sequence[str] | None, all: bool, which: Filter, allowed: str, yes: bool = True
+) -> None:
+    """Exit unless a command got either ids or --all, and filters only with --all."""
+    if bool(ids) == all or (ids and which != options.ALL) or (all and not yes):
+        raise fail(f"give the ids of jobs, or {allowed}", Exit.USAGE)
+
+
+def act_on_ids(
+    ids: Sequence[str],
+    source: options.Source,
+    json: bool,
+    act: Callable[[Operator, list[str]], Awaitable[Sequence[ControlResult]]],
+) -> NoReturn:
+    """Act on jobs by their ids or unique id prefixes; write the answers and exit."""
+
+    async def work(operator: Operator) -> Sequence[ControlResult]:
+        return await act(operator, [await operator.resolve(id) for id in ids])
+
+    show_answers(operate(source, work), json)
+
+
+def act_on_all(
+    verbs: tuple[str, str],
+    which: Filter,
+    source: options.Source,
+    json: bool,
+    act: Callable[[Operator, OnProgress], Awaitable[Summary]],
+) -> None:
+    """Act on all jobs that match a filter, with progress on stderr; write the summary."""
+    with screen.progress(verbs[0], Runtime().monotonic) as report:
+        summary = operate(source, lambda o: known_pool(o, which.pool, lambda: act(o, report)))
+    show_summary(summary, json, verbs[1])
+
+
+def _confirm(which: Filter, source: options.Source) -> None:
     """Write how many jobs would be cancelled, and ask for confirmation."""
     if which == options.ALL:
-        raise fail("this would cancel every job of the store; give a filter or --yes", exits.USAGE)
-    counts = operate(store, app, lambda o: of_pool(o, pool, o.count_live(which)))
+        raise fail("this would cancel every job of the store; give a filter or --yes", Exit.USAGE)
+    counts = operate(source, lambda o: known_pool(o, which.pool, lambda: o.count_live(which)))
     parts = ", ".join(f"{count} {status}" for status, count in counts.items())
     if not counts:
-        raise fail("no such jobs; nothing was done", exits.NOT_FOUND)
-    total = sum(counts.values())
-    text = f"this would cancel {many(total, 'job')} ({parts})"
+        raise fail("no such jobs; nothing was done", Exit.NOT_FOUND)
+    text = f"this would cancel {many(sum(counts.values()), 'job')} ({parts})"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise fail(f"{text}; give --yes to do it", exits.USAGE)
-    screen.aside(text)
+        raise fail(f"{text}; give --yes to do it", Exit.USAGE)
+    screen.to_stderr(text)
     if not typer.confirm("Cancel them?", err=True):
-        raise fail("nothing was done", exits.REFUSED)
-
-
-@commands.command(epilog=options.examples(f"poolhand jobs retry {options.AN_ID}"))
-def retry(
-    ids: options.Ids,
-    by: options.By,
-    json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
-) -> None:
-    """Run failed jobs again.
-
-    Each becomes a new job that takes the place of the old one.
-    """
-    show_answers(operate(store, app, lambda o: retry_named(o, ids, by)), json)
-
-
-async def retry_named(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
-    """Retry failed jobs by their ids or id prefixes."""
-    return await operator.retry(await whole_ids(operator, ids), by)
+        raise fail("nothing was done", Exit.REFUSED)
 
 
 def show_summary(summary: Summary, json: bool, done: str) -> None:
@@ -265,11 +259,11 @@ def show_summary(summary: Summary, json: bool, done: str) -> None:
     else:
         screen.line(f"{summary.done} {done}, {summary.not_done} not")
         for answer in summary.answers:
-            screen.aside(f"poolhand: {screen.safe(answer.id)}: {screen.safe(answer.text)}")
+            screen.warn(f"{answer.id}: {answer.text}")
         if summary.not_done > len(summary.answers):
-            screen.aside(f"poolhand: and {summary.not_done - len(summary.answers)} more")
+            screen.warn(f"and {summary.not_done - len(summary.answers)} more")
     if summary.not_done:
-        raise typer.Exit(exits.WRONG if summary.done else exits.REFUSED)
+        raise typer.Exit(Exit.WRONG if summary.done else Exit.REFUSED)
 
 
 def show_page(page: JobsView, json: bool) -> None:
@@ -278,10 +272,7 @@ def show_page(page: JobsView, json: bool) -> None:
         screen.as_json(page)
         return
     screen.table(COLUMNS, [_row(job) for job in page.jobs], SPARE)
-    if page.after is not None:
-        screen.aside(f"there are more: --after {page.after}")
-    elif not page.jobs:
-        screen.aside("no such jobs")
+    screen.end_page(page.after, bool(page.jobs), "no such jobs")
 
 
 def show_answers(answers: Sequence[ControlResult], json: bool) -> NoReturn:
@@ -290,12 +281,12 @@ def show_answers(answers: Sequence[ControlResult], json: bool) -> NoReturn:
         screen.as_json(answers)
     else:
         for answer in answers:
-            text = f"{screen.safe(answer.id)}: {screen.safe(answer.text)}"
+            text = f"{answer.id}: {answer.text}"
             if answer.done:
-                screen.line(text)
+                screen.line(screen.safe(text))
             else:
-                screen.aside(f"poolhand: {text}")
-    raise typer.Exit(exits.of_answers(answers))
+                screen.warn(text)
+    raise typer.Exit(code_of_answers(answers))
 
 
 def _row(job: JobView) -> tuple[object, ...]:
@@ -339,7 +330,7 @@ def _show(job: JobView) -> None:
             ("ran", job.ran),
             ("result", None if job.result_bytes is None else f"{job.result_bytes} bytes"),
             ("rejected", _rejected(job)),
-            ("error", None if job.error is None else f"{job.error.type}: {job.error.message}"),
+            ("error", fault_text(job.error)),
         ]
     )
     if job.error is not None and job.error.traceback:
@@ -353,7 +344,7 @@ def _status(job: JobView) -> str:
         return "parked"
     if job.dead:
         return f"{job.status} (dead letter: `poolhand jobs retry` runs it again)"
-    return "running (asked to stop)" if job.cancel_wished and _runs(job) else job.status
+    return "running (asked to stop)" if job.cancel_requested and _runs(job) else job.status
 
 
 def _runs(job: JobView) -> bool:

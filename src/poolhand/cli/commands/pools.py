@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from poolhand.cli import exits, options, screen
-from poolhand.cli.session import fail, operate
+from poolhand.cli import options, screen
+from poolhand.cli.session import Exit, fail, missing, operate
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import PoolView
 
 T = TypeVar("T")
 
-commands = typer.Typer(no_args_is_help=True, help="See pools, pause, resume and resize them.")
+commands = options.Commands(no_args_is_help=True, help="List, pause, resume and resize pools.")
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="The name of a pool.")]
 
@@ -25,106 +25,99 @@ COLUMNS = (
 SPARE = ("strategy", "parked", "scheduled", "blocked")
 
 
-@commands.command("list", epilog=options.examples("poolhand pools list --json"))
-def list_pools(
-    json: options.Json = False, store: options.Store = None, app: options.App = None
-) -> None:
-    """List pools: their rules, and how many jobs are where."""
-    pools = operate(store, app, lambda operator: operator.pools())
+@commands.add("list", "poolhand pools list --json")
+def list_pools(json: options.Json = False, *, source: options.Source) -> None:
+    """List pools: their settings, and how many jobs run and wait."""
+    pools = operate(source, lambda operator: operator.pools())
     if json:
         screen.as_json(pools)
         return
     screen.table(COLUMNS, [_row(pool) for pool in pools], SPARE)
     if not pools:
-        screen.aside("no pools yet: the first job makes one")
+        screen.to_stderr(
+            "no pools yet; they appear when an app first submits a job or starts a worker"
+        )
 
 
-@commands.command(epilog=options.examples("poolhand pools pause research"))
+@commands.add("pause", "poolhand pools pause research")
 def pause(
-    pool: Pool,
-    by: options.By,
-    json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    pool: Pool, by: options.By, json: options.Json = False, *, source: options.Source
 ) -> None:
-    """Let no job of a pool start; those that run go on, new ones wait."""
-    _act(pool, lambda operator: operator.pause(pool, by), json, store, app)
+    """Pause a pool: none of its jobs starts, running ones continue."""
+    _act(pool, lambda operator: operator.pause(pool, by), json, source)
 
 
-@commands.command(epilog=options.examples("poolhand pools resume research"))
+@commands.add("resume", "poolhand pools resume research")
 def resume(
-    pool: Pool,
-    by: options.By,
-    json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    pool: Pool, by: options.By, json: options.Json = False, *, source: options.Source
 ) -> None:
-    """Let jobs of a pool start again."""
-    _act(pool, lambda operator: operator.resume(pool, by), json, store, app)
+    """Resume a pool: its jobs start again."""
+    _act(pool, lambda operator: operator.resume(pool, by), json, source)
 
 
-@commands.command(
-    epilog=options.examples(
-        "poolhand pools resize research 20", "poolhand pools resize research --declared"
-    )
+@commands.add(
+    "resize", "poolhand pools resize research 20", "poolhand pools resize research --declared"
 )
 def resize(
     pool: Pool,
     slots: Annotated[
-        int | None, typer.Argument(metavar="SLOTS", min=1, help="How many jobs may run at once.")
+        int | None,
+        typer.Argument(metavar="SLOTS", min=1, help="The concurrency: jobs that run at once."),
     ] = None,
-    *,
     declared: Annotated[
-        bool, typer.Option("--declared", help="Go back to what the app declares.")
+        bool, typer.Option("--declared", help="Restore the number that the app declares.")
     ] = False,
+    *,
     by: options.By,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    source: options.Source,
 ) -> None:
-    """Change how many jobs of a pool may run.
+    """Set the concurrency of a pool: how many jobs run at once.
 
-    The number wins over what the app declares, until --declared.
+    The number overrides what the app declares, until --declared.
     """
     if (slots is None) != declared:
-        raise fail("give the number of slots, or --declared", exits.USAGE)
-    _act(pool, lambda operator: operator.resize(pool, slots, by), json, store, app)
+        raise fail("give the number of slots, or --declared", Exit.USAGE)
+    _act(pool, lambda operator: operator.resize(pool, slots, by), json, source)
 
 
 def _act(
     name: str,
     act: Callable[[Operator], Awaitable[PoolView | None]],
     json: bool,
-    store: str | None,
-    app: str | None,
+    source: options.Source,
 ) -> None:
     """Act on a pool, and show its new state."""
 
     async def known(operator: Operator) -> PoolView:
-        return await act(operator) or await _unknown(operator, name)
+        pool = await act(operator)
+        if pool is None:
+            raise fail(missing("pool", name, await _names(operator)), Exit.NOT_FOUND)
+        return pool
 
-    pool = operate(store, app, known)
+    found = operate(source, known)
     if json:
-        screen.as_json(pool)
+        screen.as_json(found)
     else:
-        screen.table(COLUMNS, [_row(pool)], SPARE)
+        screen.table(COLUMNS, [_row(found)], SPARE)
 
 
-async def _unknown(operator: Operator, pool: str) -> NoReturn:
-    raise fail(await _missing(operator, pool), exits.NOT_FOUND)
+async def known_pool(operator: Operator, pool: str | None, work: Callable[[], Awaitable[T]]) -> T:
+    """Make a change to jobs of a pool; fail if no pool has that name."""
+    if pool is not None and pool not in (names := await _names(operator)):
+        raise fail(missing("pool", pool, names), Exit.NOT_FOUND)
+    return await work()
 
 
 async def of_pool(operator: Operator, pool: str | None, work: Awaitable[T]) -> T:
     """Await `work`; warn first if no pool has that name, as it may be a typo."""
-    if pool is not None and await operator.near(pool) != pool:
-        screen.aside(f"poolhand: {screen.safe(await _missing(operator, pool))}")
+    if pool is not None and pool not in (names := await _names(operator)):
+        screen.warn(missing("pool", pool, names))
     return await work
 
 
-async def _missing(operator: Operator, pool: str) -> str:
-    near = await operator.near(pool)
-    hint = "see `poolhand pools list`" if near is None else f"did you mean {near!r}?"
-    return f"there is no pool {pool!r}; {hint}"
+async def _names(operator: Operator) -> list[str]:
+    return [pool.name for pool in await operator.pools()]
 
 
 def _row(pool: PoolView) -> tuple[object, ...]:

@@ -8,10 +8,13 @@ from typing import Annotated, NoReturn
 import msgspec
 import typer
 
-from poolhand.cli import exits, options, screen
-from poolhand.cli.session import fail, operate
+from poolhand.cli import options, screen
+from poolhand.cli.session import Exit, fail, operate
+from poolhand.operate.format import many
 
-commands = typer.Typer(no_args_is_help=True, help="See conversations, their state and their turns.")
+commands = options.Commands(
+    no_args_is_help=True, help="List, show and erase sessions, their state and their turns."
+)
 
 COLUMNS = ("id", "tenant", "user", "revision", "schema", "bytes", "turn")
 TURNS = ("at", "job", "try", "status", "took", "worker", "message", "result")
@@ -20,26 +23,24 @@ MOST = 3  # tenants listed in an error
 
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The name of a session.")]
 Whose = Annotated[
-    str | None, typer.Option("--tenant", metavar="TENANT", help="The tenant whose session it is.")
+    str | None, typer.Option("--tenant", metavar="TENANT", help="The tenant of the session.")
 ]
 Behind = Annotated[
-    str, typer.Option("--after", metavar="CURSOR", help="Go on behind the page before.")
+    str, typer.Option("--after", metavar="CURSOR", help="Continue after the previous page.")
 ]
 
 
-@commands.command(
-    "list", epilog=options.examples("poolhand sessions list --tenant acme --limit 20")
-)
+@commands.add("list", "poolhand sessions list --tenant acme --limit 20")
 def list_sessions(
     tenant: options.Tenant = None,
     limit: options.Limit = 50,
     after: Behind = "",
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
     """List sessions, by tenant and name."""
-    page = operate(store, app, lambda operator: operator.sessions(tenant, after, limit))
+    page = operate(source, lambda operator: operator.sessions(tenant, after, limit))
     if json:
         screen.as_json(page)
         return
@@ -48,24 +49,21 @@ def list_sessions(
         for one in page.sessions
     ]
     screen.table(COLUMNS, rows, ("schema", "bytes"))
-    if page.after is not None:
-        screen.aside(f"there are more: --after {screen.safe(page.after)}")
-    elif not page.sessions:
-        screen.aside("no such sessions")
+    screen.end_page(page.after, bool(page.sessions), "no such sessions")
 
 
-@commands.command(epilog=options.examples("poolhand sessions show s-1 --tenant acme"))
+@commands.add("show", "poolhand sessions show s-1 --tenant acme")
 def show(
     id: Id,
     tenant: Whose = None,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """Show one session: whose it is, and its state."""
-    found = operate(store, app, lambda operator: operator.session(id, tenant))
+    """Show one session and its state."""
+    found = operate(source, lambda operator: operator.session(id, tenant))
     if found is None:
-        _not_found(id, tenant, store, app)
+        _not_found(id, tenant, source)
     if json:
         screen.as_json(found)
         return
@@ -85,18 +83,18 @@ def show(
         screen.line(screen.safe(line))
 
 
-@commands.command(epilog=options.examples("poolhand sessions history s-1 --tenant acme"))
+@commands.add("history", "poolhand sessions history s-1 --tenant acme")
 def history(
     id: Id,
     tenant: Whose = None,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """Show the attempts at the turns of a session, oldest first."""
-    found = operate(store, app, lambda operator: operator.session_history(id, tenant))
+    """Show the attempts of all turns of a session, oldest first."""
+    found = operate(source, lambda operator: operator.session_history(id, tenant))
     if not found:
-        _not_found(id, tenant, store, app)
+        _not_found(id, tenant, source)
     if json:
         screen.as_json(found)
         return
@@ -116,11 +114,10 @@ def history(
     screen.table(TURNS, rows, SPARE)
 
 
-@commands.command(
-    epilog=options.examples(
-        "poolhand sessions erase s-1 --tenant acme",
-        "poolhand sessions erase --all --tenant acme --yes",
-    )
+@commands.add(
+    "erase",
+    "poolhand sessions erase s-1 --tenant acme",
+    "poolhand sessions erase --all --tenant acme --yes",
 )
 def erase(
     by: options.By,
@@ -131,38 +128,38 @@ def erase(
     every: Annotated[
         bool, typer.Option("--all", help="All sessions of the tenant; needs --yes.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """End the turns of a session, then forget it and all that they said.
+    """Erase a session: cancel its turns, then delete it and them.
 
-    The audit log stays: it says who was where and when, not what was said.
+    The audit log stays: it records actors, jobs and times, no contents.
     """
     if (id is None) is not every or (every and (tenant is None or not yes)):
-        raise fail("name a session, or give --all --tenant TENANT --yes", exits.USAGE)
+        raise fail("name a session, or give --all --tenant TENANT --yes", Exit.USAGE)
     if id is None:
         assert tenant is not None
-        erased = operate(store, app, lambda operator: operator.erase_sessions(tenant, by))
+        erased = operate(source, lambda operator: operator.erase_sessions(tenant, by))
     else:
-        gone = operate(store, app, lambda operator: operator.erase_session(id, by, tenant))
+        gone = operate(source, lambda operator: operator.erase_session(id, by, tenant))
         if gone is None:
-            _not_found(id, tenant, store, app)
+            _not_found(id, tenant, source)
         erased = [gone]
     if json:
         screen.as_json(erased)
         return
     for one in erased:
-        screen.line(f"{screen.safe(one.id)}: erased, with {one.turns} turns")
+        screen.line(f"{screen.safe(one.id)}: erased, with {many(one.turns, 'turn')}")
     if not erased:
-        screen.aside("no such sessions")
+        screen.to_stderr("no such sessions")
 
 
-def _not_found(id: str, tenant: str | None, store: str | None, app: str | None) -> NoReturn:
-    others = operate(store, app, lambda operator: operator.session_tenants(id))
+def _not_found(id: str, tenant: str | None, source: options.Source) -> NoReturn:
+    others = operate(source, lambda operator: operator.session_tenants(id))
     whose = "without a tenant" if tenant is None else f"of the tenant {tenant!r}"
-    raise fail(f"there is no session {id!r} {whose}; {_elsewhere(others)}", exits.NOT_FOUND)
+    raise fail(f"there is no session {id!r} {whose}; {_elsewhere(others)}", Exit.NOT_FOUND)
 
 
 def _elsewhere(tenants: list[str | None]) -> str:

@@ -1,4 +1,4 @@
-"""Commands about the store and the program itself: audit, migrate, doctor, config, version."""
+"""Commands about the store and the program: audit, migrate, doctor, config, version, help."""
 
 from __future__ import annotations
 
@@ -11,45 +11,37 @@ from typing import Annotated
 import typer
 
 from poolhand import config
-from poolhand.cli import exits, options, screen
-from poolhand.cli.session import existing, fail, named, opened, operate, outside, told
+from poolhand.cli import options, screen
+from poolhand.cli.session import (
+    Exit,
+    existing,
+    fail,
+    named,
+    opened,
+    operate,
+    outside,
+    reported_errors,
+)
 from poolhand.errors import Unavailable
 from poolhand.operate.actions import Operator
 from poolhand.operate.arguments import LAST
-from poolhand.operate.doctor.file_findings import InFile
-from poolhand.operate.doctor.finding import Finding, Level
-from poolhand.operate.doctor.findings import examine
-from poolhand.operate.doctor.server_findings import OnServer
+from poolhand.operate.doctor import examine
+from poolhand.operate.store_findings import Finding, InFile, Level, OnServer
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
-from poolhand.settings import PREFIX, SETTINGS
+from poolhand.setting_table import PREFIX, SETTINGS
+
+commands = options.Commands()
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the command line."""
-    app.command(
-        epilog=options.examples(
-            "poolhand audit --kind pool_cancel", "poolhand audit --after 1200 --limit 100 --json"
-        )
-    )(audit)
-    app.command(
-        epilog=options.examples(
-            "poolhand migrate --store sqlite:///agents.db", "poolhand migrate --check"
-        )
-    )(migrate)
-    app.command(
-        epilog=options.examples(
-            "poolhand doctor --store sqlite:///agents.db",
-            "poolhand doctor --store postgresql://me@host/agents",
-        )
-    )(doctor)
-    app.command("config", epilog=options.examples("poolhand config --json"))(show_config)
-    app.command(epilog=options.examples("poolhand version --json", "poolhand --version"))(version)
-
-
+@commands.add(
+    "audit",
+    "poolhand audit --kind pool_cancel",
+    "poolhand audit --after 1200 --limit 100 --json",
+)
 def audit(
     kind: Annotated[
-        str, typer.Option("--kind", help="Only kinds that begin so, such as pool_cancel.")
+        str, typer.Option("--kind", help="Only kinds with this prefix, such as pool_cancel.")
     ] = "",
     limit: options.Limit = 50,
     after: Annotated[
@@ -59,16 +51,16 @@ def audit(
             min=0,
             max=LAST,
             metavar="NUMBER",
-            help="From behind this line on, else the newest.",
+            help="Only lines after this number; default: the newest.",
         ),
     ] = None,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """List what happened, and who did it.
+    """Show the audit log: what happened, and who did it.
 
-    Without --after these are the newest lines; the oldest of them comes first.
+    Without --after it shows the newest lines, the oldest of them first.
     """
 
     def read(operator: Operator) -> Awaitable[list[AuditView]]:
@@ -76,7 +68,7 @@ def audit(
             return operator.last_audit(limit, kind)
         return operator.audit(after, limit, kind)
 
-    lines = operate(store, app, read)
+    lines = operate(source, read)
     if json:
         screen.as_json({"lines": lines, "after": lines[-1].number if lines else after})
         return
@@ -84,22 +76,23 @@ def audit(
     rows = [(o.number, o.at, o.kind, o.pool, o.job, o.by, o.text) for o in lines]
     screen.table(columns, rows, spare=("pool", "at"))
     if not lines:
-        screen.aside("no such lines")
+        screen.to_stderr("no such lines")
 
 
+@commands.add("migrate", "poolhand migrate --store sqlite:///agents.db", "poolhand migrate --check")
 def migrate(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing, only tell.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing, only report.")] = False,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """Bring a store to the newest schema, or make one.
+    """Migrate a store to the newest schema, or create it.
 
-    Tells the number of the schema before and after. Workers and apps do the same when they start.
+    Reports the schema number before and after. Workers and apps migrate when they start, too.
     """
-    with told() as tell:
-        url = named(store, app)
-        tell.urls.append(url)
+    with reported_errors() as urls:
+        url = named(source)
+        urls.urls.append(url)
         has, knows, now = asyncio.run(_migrate(url, check))
         if json:
             screen.as_json({"from": has, "to": now, "newest": knows})
@@ -110,12 +103,12 @@ def migrate(
                 f"the schema is number {now}, newer than this poolhand, which knows {knows}"
             )
         elif has == now:
-            screen.line(f"the schema is number {has}; `poolhand migrate` brings it to {knows}")
+            screen.line(f"the schema is number {has}; `poolhand migrate` migrates it to {knows}")
         else:
             screen.line(f"the schema is number {now} now, from {has}")
         # Without --check a newer schema has just been opened, so this version can use it.
         if now < knows or (now > knows and check):
-            raise typer.Exit(exits.WRONG)
+            raise typer.Exit(Exit.WRONG)
 
 
 async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
@@ -123,7 +116,7 @@ async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
     runtime = Runtime()
     store = existing(url, runtime) if check else outside(url, runtime)
     if not isinstance(store, InFile | OnServer):
-        raise fail(f"{config.masked(url)} has no schema: nothing to migrate", exits.USAGE)
+        raise fail(f"{config.masked(url)} has no schema: nothing to migrate", Exit.USAGE)
     has, knows = await store.schema()
     if check:
         return has, knows, has
@@ -133,19 +126,22 @@ async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
     return has, knows, now
 
 
-def doctor(
-    json: options.Json = False, store: options.Store = None, app: options.App = None
-) -> None:
-    """Check everything, and say how to fix what is wrong.
+@commands.add(
+    "doctor",
+    "poolhand doctor --store sqlite:///agents.db",
+    "poolhand doctor --store postgresql://me@host/agents",
+)
+def doctor(json: options.Json = False, *, source: options.Source) -> None:
+    """Check the store and its workers; say how to fix problems.
 
-    Looked at are the file and its disk, or the server with its tables, connections and open
-    transactions; the schema, the clock, leases of dead workers, and jobs that nobody would run.
-    Nothing is changed.
+    It checks the file and its disk, or the server with its tables, connections and open
+    transactions; the schema, the clock, leases of dead workers, and jobs that no worker would run.
+    It changes nothing.
     """
-    with told() as tell:
-        url = named(store, app)
-        tell.urls.append(url)
-        findings = [_version(), *_in_sight(store), *asyncio.run(_examine(url))]
+    with reported_errors() as urls:
+        url = named(source)
+        urls.urls.append(url)
+        findings = [_version(), *_exposed_password(source.store), *asyncio.run(_examine(url))]
     wrong = [finding for finding in findings if finding.level is Level.WRONG]
     if json:
         screen.as_json({"ok": not wrong, "store": config.located(url), "findings": findings})
@@ -154,13 +150,15 @@ def doctor(
         rows = [(one.check, one.level, _with_fix(one)) for one in findings]
         screen.table(("check", "result", "finding"), rows)
     if wrong:
-        raise typer.Exit(exits.WRONG)
+        raise typer.Exit(Exit.WRONG)
 
 
-def _in_sight(flag: str | None) -> Iterator[Finding]:
+def _exposed_password(flag: str | None) -> Iterator[Finding]:
     """Report a password in the command line, which every process list shows."""
     if flag is not None and config.masked(flag) != flag:
-        text = "the password stands in the command line, where others on this machine can read it"
+        text = (
+            "the password is part of the command line, which other users of this machine can read"
+        )
         fix = f"set {PREFIX}STORE instead of --store, or keep the password in ~/.pgpass"
         yield Finding("password", Level.WARN, text, fix)
 
@@ -178,15 +176,14 @@ async def _examine(url: str) -> list[Finding]:
         return [Finding("store", Level.WRONG, f"{text} [{error.code}]")]
 
 
-def show_config(
-    json: options.Json = False, store: options.Store = None, app: options.App = None
-) -> None:
-    """Show all settings and where they came from.
+@commands.add("config", "poolhand config --json")
+def show_config(json: options.Json = False, *, source: options.Source) -> None:
+    """Show all settings and where they come from.
 
     Passwords in URLs are masked.
     """
-    with told():
-        found = config.load(store=store, app=app)
+    with reported_errors():
+        found = config.load(store=source.store, app=source.app)
     help_of = {setting.name: setting.help for setting in SETTINGS}
     values = found.values()
     if json:
@@ -197,9 +194,10 @@ def show_config(
     rows = [(v.name, v.shown or "not set", v.origin, help_of[v.name]) for v in values]
     screen.table(columns, rows, spare=("meaning",))
     for name in found.unknown:
-        screen.aside(f"poolhand: {screen.safe(config.unknown_variable(name))}")
+        screen.warn(config.unknown_variable(name))
 
 
+@commands.add("version", "poolhand version --json", "poolhand --version")
 def version(json: options.Json = False) -> None:
     """Show the versions of poolhand and Python."""
     numbers = {

@@ -14,12 +14,12 @@ import typer
 from poolhand import config
 from poolhand.app_options import IN_CODE, store_conflict, store_line
 from poolhand.cli import options, screen
-from poolhand.cli.session import StoreUrls, file_of, loaded, told
+from poolhand.cli.session import StoreUrls, file_of, loaded, reported_errors
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
 from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
 from poolhand.rules.validation import shown
-from poolhand.settings import APP, LOGLEVELS, PROFILES
+from poolhand.setting_table import APP, LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
     from poolhand.app import App
@@ -29,48 +29,44 @@ ONE_SIGNAL = 0.1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this command to the command line."""
-    app.command(
-        epilog=options.examples(
-            "poolhand work myproject.agents:app",
-            "poolhand work myproject.agents:app --min 2 --max 20 --concurrency 50",
-            "poolhand work myproject.agents:app --profile llm --tui",
-        )
-    )(work)
-
+commands = options.Commands()
 
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODULE:APP", help="The app, else POOLHAND_APP or `app` in [tool.poolhand]."
+        metavar="MODULE:APP", help="The app; default: POOLHAND_APP, or `app` in [tool.poolhand]."
     ),
 ]
 Tui = Annotated[bool, typer.Option("--tui", help="Show the farm live.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every job as well.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every job, too.")]
 Concurrency = Annotated[
-    int | None, typer.Option("--concurrency", "-c", metavar="N", help="Jobs at once in one worker.")
+    int | None,
+    typer.Option("--concurrency", "-c", metavar="N", help="Jobs that one worker runs at once."),
 ]
-Least = Annotated[int | None, typer.Option("--min", metavar="N", help="Workers at least.")]
-Most = Annotated[int | None, typer.Option("--max", metavar="N", help="Workers at most.")]
+Least = Annotated[
+    int | None, typer.Option("--min", metavar="N", help="The minimum number of workers.")
+]
+Most = Annotated[
+    int | None, typer.Option("--max", metavar="N", help="The maximum number of workers.")
+]
 Surge = Annotated[
     int | None,
-    typer.Option("--surge", metavar="N", help="Processes beyond the maximum at a replacement."),
+    typer.Option(
+        "--surge", metavar="N", help="Processes beyond the maximum while workers are replaced."
+    ),
 ]
 Pools = Annotated[
     list[str] | None,
-    typer.Option(
-        "--pool", metavar="POOL", help="Only jobs of this pool; may be given several times."
-    ),
+    typer.Option("--pool", metavar="POOL", help="Only jobs of this pool; repeatable."),
 ]
 Grace = Annotated[
     float | None,
-    typer.Option("--grace", metavar="SECONDS", help="What running jobs have at a stop."),
+    typer.Option("--grace", metavar="SECONDS", help="Seconds that running jobs have at a stop."),
 ]
 External = Annotated[
     bool | None,
     typer.Option(
-        "--external/--scale", help="Keep the minimum, and only tell how many workers are wanted."
+        "--external/--scale", help="Keep the minimum, and only report how many workers are wanted."
     ),
 ]
 Loglevel = Annotated[
@@ -82,6 +78,12 @@ Profile = Annotated[
 ]
 
 
+@commands.add(
+    "work",
+    "poolhand work myproject.agents:app",
+    "poolhand work myproject.agents:app --min 2 --max 20 --concurrency 50",
+    "poolhand work myproject.agents:app --profile llm --tui",
+)
 def work(
     app: Name = None,
     tui: Tui = False,
@@ -98,11 +100,11 @@ def work(
 ) -> None:
     """Run the jobs of an app in worker processes.
 
-    They are watched, scaled with the load, and replaced when they die. SIGTERM or Ctrl-C: no new
-    jobs, what runs has the grace to end; a second one: at once, and what runs goes back. SIGHUP: a
-    new process in the place of each worker, one after the other.
+    The farm monitors its workers, scales them with the load, and replaces those that die. SIGTERM
+    or Ctrl-C: claim no more jobs, and give running ones the grace to end; a second one: stop at
+    once, and return running jobs to the queue. SIGHUP: replace the workers, one after the other.
     """
-    with told() as tell:
+    with reported_errors() as urls:
         _check_app(app)
         found = config.load(
             profile=profile,
@@ -116,8 +118,8 @@ def work(
             prefetch_per_worker=concurrency,
         )
         for unknown in found.unknown:
-            screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
-        _work(tell, found, pools, Verbosity(found.loglevel, verbose, quiet=tui))
+            screen.warn(config.unknown_variable(unknown))
+        _work(urls, found, pools, Verbosity(found.loglevel, verbose, quiet=tui))
 
 
 def _check_app(app: str | None) -> None:
@@ -127,33 +129,42 @@ def _check_app(app: str | None) -> None:
             APP.parse(app)
     except ValueError:
         raise UsageError(
-            f"MODULE:APP={shown(app)} is not allowed; it must be {APP.allowed}"
+            f"MODULE:APP={shown(app)} is not allowed; it must be {APP.allowed}{_meant(app)}"
         ) from None
 
 
+def _meant(app: str | None) -> str:
+    """Return how to name the app of a file or of a module."""
+    file, _, attribute = (app or "").partition(":")
+    module = file.removeprefix("./").removesuffix(".py").replace("/", ".")
+    if not all(part.isidentifier() for part in module.split(".")):
+        return ""
+    return f"; did you mean {module}:{attribute or 'app'}?"
+
+
 def _work(
-    tell: StoreUrls, found: config.Config, pools: list[str] | None, speech: Verbosity
+    urls: StoreUrls, found: config.Config, pools: list[str] | None, verbosity: Verbosity
 ) -> None:
     name = found.app.text
     if name is None:
         raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
     app = loaded(name)
-    tell.urls.append(app.url)
-    with _logging(app, speech):
+    urls.urls.append(app.url)
+    with _logging(app, verbosity):
         conflict = store_conflict_of(app, name, found.store)
         if conflict is not None:
-            screen.aside(f"poolhand: {screen.safe(conflict)}")
-        asyncio.run(_run(app, name, found.farm, pools, speech))
+            screen.warn(conflict)
+        asyncio.run(_run(app, name, found.farm, pools, verbosity))
 
 
 @contextmanager
-def _logging(app: App, speech: Verbosity) -> Iterator[None]:
+def _logging(app: App, verbosity: Verbosity) -> Iterator[None]:
     """Log the events of an app to stderr, unless the live view uses the terminal."""
-    if speech.quiet:
+    if verbosity.quiet:
         logging.basicConfig(handlers=[logging.NullHandler()])
         yield
         return
-    logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
+    logging.basicConfig(level=verbosity.loglevel.upper(), format=LOG_FORMAT)
     end = log_events(events=app.events)
     logging.getLogger("poolhand").info("%s", store_line(app.url, app.store_origin))
     try:
@@ -172,10 +183,10 @@ def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:
 
 
 async def _run(
-    app: App, name: str, settings: FarmSettings, pools: list[str] | None, speech: Verbosity
+    app: App, name: str, settings: FarmSettings, pools: list[str] | None, verbosity: Verbosity
 ) -> None:
     """Run a farm with this process's signal handlers."""
-    farm = app.farm(name, settings, pools=pools or None, speech=speech)
+    farm = app.farm(name, settings, pools=pools or None, speech=verbosity)
     loop = asyncio.get_running_loop()
     heard_at = 0.0
 
@@ -190,11 +201,11 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     # With the live view SIGHUP means that the terminal is gone.
-    loop.add_signal_handler(signal.SIGHUP, stop if speech.quiet else farm.renew)
-    if not speech.quiet:
+    loop.add_signal_handler(signal.SIGHUP, stop if verbosity.quiet else farm.renew)
+    if not verbosity.quiet:
         await farm.run()
         return
-    from poolhand.tui.view import LiveView
+    from poolhand.tui import LiveView
 
     view = LiveView(app.operator(), farm_id=farm.id, by=config.person(), on_quit=farm.stop)
     async with asyncio.TaskGroup() as group:
@@ -207,8 +218,8 @@ async def _run(
 
 async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
     """Write the summary of a farm after its view has closed, which leaves no other output."""
-    from poolhand.cli.closing import after_farm
+    from poolhand.cli.commands.top import after_farm
 
-    text = await after_farm(app.operator(), farm, pools or app.served_pools())
+    text = await after_farm(app.operator(), farm, pools or app.core.served_pools())
     await app.close()
-    screen.aside(screen.safe(text))
+    screen.to_stderr(screen.safe(text))

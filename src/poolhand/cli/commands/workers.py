@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from poolhand.cli import exits, options, screen
-from poolhand.cli.session import fail, operate
+from poolhand.cli import options, screen
+from poolhand.cli.session import Exit, fail, operate
 from poolhand.farm.records import (
     ControlAnswer,
     FarmRecord,
@@ -20,13 +20,16 @@ from poolhand.farm.records import (
 )
 from poolhand.operate.actions import Operator
 from poolhand.operate.arguments import LAST
-from poolhand.operate.doctor.finding import many
 from poolhand.operate.farms import LoneWorker, WorkersView, parts_of, silence_text
+from poolhand.operate.format import brief, fault_text, many, moment, size
+from poolhand.operate.tables import signal_age
 from poolhand.rules.scaling.worker_count import held_text
 
 T = TypeVar("T")
 
-commands = typer.Typer(no_args_is_help=True, help="See who runs jobs, and steer their farms.")
+commands = options.Commands(
+    no_args_is_help=True, help="List workers; drain, restart and rescale their farms."
+)
 
 Farm = Annotated[str, typer.Argument(metavar="FARM", help="The id of a farm.")]
 Either = Annotated[str, typer.Argument(metavar="ID", help="The id of a farm, or of a worker.")]
@@ -39,51 +42,50 @@ SPARE = ("farm", "host", "uptime", "memory", "pid")
 JOBS = ("job", "pool", "name", "status", "tries", "at", "ran", "worker", "note")
 SPARE_OF_JOBS = ("tries", "pool", "at", "worker")
 A_FARM = "box-1a2b3c"
-MB = 1_000_000
 UNKNOWN = "unknown"  # the state shown for workers of a silent supervisor
 
 
-@commands.command("list", epilog=options.examples("poolhand workers list --json"))
-def list_workers(
-    json: options.Json = False, store: options.Store = None, app: options.App = None
-) -> None:
-    """List worker processes: what they do, and how they fare.
+@commands.add("list", "poolhand workers list --json")
+def list_workers(json: options.Json = False, *, source: options.Source) -> None:
+    """List worker processes with their state and load.
 
-    One that is "alone" was started by an app, and no farm looks after it.
+    A worker with the state "alone" was started by an app and belongs to no farm.
     """
-    view = operate(store, app, lambda operator: operator.workers())
+    view = operate(source, lambda operator: operator.workers())
     if json:
         screen.as_json(view)
         return
     screen.table(COLUMNS, list(_rows(view)), SPARE)
     for farm in view.farms:
-        screen.aside(f"farm {screen.safe(_standing(farm))}")
+        screen.to_stderr(f"farm {screen.safe(_standing(farm))}")
     if not view.farms and not view.alone:
-        screen.aside("no workers are running; start some with `poolhand work module:app`")
+        screen.to_stderr("no workers are running; start some with `poolhand work module:app`")
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand workers snapshot {A_FARM}", f"poolhand workers snapshot {A_FARM}.2 --limit 20"
-    )
+@commands.add(
+    "snapshot",
+    f"poolhand workers snapshot {A_FARM}",
+    f"poolhand workers snapshot {A_FARM}.2 --limit 20",
 )
 def snapshot(
     id: Either,
     after: Annotated[
         int,
-        typer.Option("--after", min=0, max=LAST, metavar="N", help="Go on behind the page before."),
+        typer.Option(
+            "--after", min=0, max=LAST, metavar="N", help="Continue after the previous page."
+        ),
     ] = 0,
     limit: options.Limit = 100,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """Show what a farm or a worker runs and has lately finished."""
+    """Show running and recently finished jobs of a farm or worker."""
 
     async def look(operator: Operator) -> tuple[ControlAnswer | None, FarmRecord | None]:
         return await operator.snapshot(id, after, limit), await operator.farm(id)
 
-    answer, farm = operate(store, app, look)
+    answer, farm = operate(source, look)
     found = _known(id, answer)
     if json:
         screen.as_json(found)
@@ -92,84 +94,79 @@ def snapshot(
     _end(found, silent=json or found.snapshot is not None)
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand workers drain {A_FARM}.2", f"poolhand workers drain {A_FARM} --yes"
-    )
+@commands.add(
+    "drain", f"poolhand workers drain {A_FARM}.2", f"poolhand workers drain {A_FARM} --yes"
 )
 def drain(
     id: Either,
     by: options.By,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, the whole farm.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
-    """End a farm, or replace a worker, when its jobs are finished.
+    """Drain a farm or a worker: it ends when its jobs have ended.
 
-    To end a farm needs --yes; on a terminal you are asked.
+    The farm replaces a drained worker. A whole farm needs a confirmation, or --yes.
     """
     if parts_of(id) != (id, None):
-        _act(id, lambda operator: operator.drain_worker(id, by), json, store, app)
+        _act(id, lambda operator: operator.drain_worker(id, by), json, source)
         return
     if not yes:
-        _ask(id, store, app)
-    _act(id, lambda operator: operator.drain_farm(id, by), json, store, app)
+        _confirm(id, source)
+    _act(id, lambda operator: operator.drain_farm(id, by), json, source)
 
 
-@commands.command(epilog=options.examples(f"poolhand workers restart {A_FARM}"))
+@commands.add("restart", f"poolhand workers restart {A_FARM}")
 def restart(
     farm: Farm,
     by: options.By,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    *,
+    source: options.Source,
 ) -> None:
     """Replace all workers of a farm, one after the other.
 
-    Each finishes what it runs first; a new one has taken its place by then.
+    Each finishes its running jobs, while a new one has already replaced it.
     """
-    _act(farm, lambda operator: operator.restart_farm(farm, by), json, store, app)
+    _act(farm, lambda operator: operator.restart_farm(farm, by), json, source)
 
 
-@commands.command(
-    epilog=options.examples(
-        f"poolhand workers bounds {A_FARM} --min 2 --max 8",
-        f"poolhand workers bounds {A_FARM} --max 4",
-    )
+@commands.add(
+    "bounds",
+    f"poolhand workers bounds {A_FARM} --min 2 --max 8",
+    f"poolhand workers bounds {A_FARM} --max 4",
 )
 def bounds(
     farm: Farm,
     minimum: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="Workers there always are.")
+        int | None, typer.Option("--min", metavar="N", help="The minimum number of workers.")
     ] = None,
     maximum: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="Workers there are at most.")
+        int | None, typer.Option("--max", metavar="N", help="The maximum number of workers.")
     ] = None,
     *,
     by: options.By,
     json: options.Json = False,
-    store: options.Store = None,
-    app: options.App = None,
+    source: options.Source,
 ) -> None:
-    """Change how many workers a farm may have.
+    """Set the minimum and maximum number of workers of a farm.
 
-    The numbers hold until the farm ends; where it is started, others may be set.
+    The numbers hold until the farm ends; a new start uses its own settings again.
     """
     if minimum is None and maximum is None:
-        raise fail("give --min, --max or both", exits.USAGE)
-    _act(farm, lambda operator: operator.set_bounds(farm, minimum, maximum, by), json, store, app)
+        raise fail("give --min, --max or both", Exit.USAGE)
+    _act(farm, lambda operator: operator.set_bounds(farm, minimum, maximum, by), json, source)
 
 
 def _act(
     id: str,
     act: Callable[[Operator], Awaitable[ControlAnswer | None]],
     json: bool,
-    store: str | None,
-    app: str | None,
+    source: options.Source,
 ) -> None:
     """Act on a farm, and write its answer."""
-    answer = _known(id, operate(store, app, act))
+    answer = _known(id, operate(source, act))
     if json:
         screen.as_json(answer)
     _end(answer, silent=json)
@@ -177,8 +174,8 @@ def _act(
 
 def _known(id: str, found: T | None) -> T:
     if found is None:
-        text = f"there is no farm of {id!r}; see `poolhand workers list`"
-        raise fail(text, exits.NOT_FOUND)
+        text = f"there is no farm or worker {id!r}; see `poolhand workers list`"
+        raise fail(text, Exit.NOT_FOUND)
     return found
 
 
@@ -189,18 +186,18 @@ def _end(answer: ControlAnswer, silent: bool) -> None:
             screen.line(screen.safe(answer.text))
         return
     if silent:
-        raise typer.Exit(exits.REFUSED)
-    raise fail(answer.text, exits.REFUSED)
+        raise typer.Exit(Exit.REFUSED)
+    raise fail(answer.text, Exit.REFUSED)
 
 
-def _ask(id: str, store: str | None, app: str | None) -> None:
+def _confirm(id: str, source: options.Source) -> None:
     """Ask for confirmation to end a whole farm; without a terminal --yes is required."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise fail("this ends a whole farm; give --yes", exits.USAGE)
-    farm = _known(id, operate(store, app, lambda operator: operator.farm(id)))
-    screen.aside(f"farm {screen.safe(_standing(farm))}")
-    if not typer.confirm("End it when what runs is finished?", err=True):
-        raise fail("nothing was done", exits.REFUSED)
+        raise fail("this stops a whole farm; give --yes to do it", Exit.USAGE)
+    farm = _known(id, operate(source, lambda operator: operator.farm(id)))
+    screen.to_stderr(f"farm {screen.safe(_standing(farm))}")
+    if not typer.confirm("Stop it after its running jobs have finished?", err=True):
+        raise fail("nothing was done", Exit.REFUSED)
 
 
 def _rows(view: WorkersView) -> Iterator[Row]:
@@ -208,7 +205,7 @@ def _rows(view: WorkersView) -> Iterator[Row]:
         for worker in farm.workers:
             yield _worker_row(farm, worker)
         if not farm.workers:
-            uptime = _span((farm.written_at - farm.started_at).total_seconds())
+            uptime = brief((farm.written_at - farm.started_at).total_seconds())
             counts = (farm.completed, farm.failed, uptime, None, None)
             state = UNKNOWN if farm.is_silent else farm.state
             yield (None, farm.id, _host(farm.host), farm.pid, state, None, *counts)
@@ -227,9 +224,9 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
         worker.completed,
         worker.failed,
         # Both times are of the farm's clock: this machine's may differ.
-        _span((farm.written_at - worker.started_at).total_seconds()),
-        f"{worker.memory / MB:,.0f} MB" if worker.memory else None,
-        f"{worker.heard:.1f} s ago",
+        brief((farm.written_at - worker.started_at).total_seconds()),
+        size(worker.memory),
+        f"{signal_age(farm, worker):.1f} s ago",
     )
 
 
@@ -238,7 +235,7 @@ def _state(farm: FarmRecord, worker: WorkerRecord) -> str:
         return UNKNOWN
     if worker.leaving_at is None:
         return worker.state
-    return f"{worker.state} {_span((farm.written_at - worker.leaving_at).total_seconds())}"
+    return f"{worker.state} {brief((farm.written_at - worker.leaving_at).total_seconds())}"
 
 
 def _lone_row(lone: LoneWorker) -> Row:
@@ -251,17 +248,6 @@ def _host(host: str) -> str:
     return host.partition("/")[0]
 
 
-def _span(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3_600, whole // 86_400
-    if days:
-        return f"{days}d {hours % 24}h"
-    if hours:
-        return f"{hours}h {minutes % 60}m"
-    return f"{minutes}m {whole % 60}s" if minutes else f"{whole}s"
-
-
 def _standing(farm: FarmRecord) -> str:
     """Return the state of a farm in one line."""
     if farm.is_silent:
@@ -269,7 +255,10 @@ def _standing(farm: FarmRecord) -> str:
     external = ", external" if farm.external else ""
     trouble = ""
     if farm.troubles:
-        trouble = f"; last trouble: {max(farm.troubles, key=lambda one: one.at).text}"
+        newest = max(farm.troubles, key=lambda one: one.at)
+        # Both times are of the farm's clock.
+        ago = brief((farm.written_at - newest.at).total_seconds())
+        trouble = f"; last trouble, {ago} ago: {newest.text}"
     return (
         f"{farm.id} ({farm.app}): {farm.state}, {many(farm.wanted, 'worker')} wanted "
         f"({farm.minimum} to {farm.maximum}{external}); {many(farm.demand, 'job')} for "
@@ -290,13 +279,10 @@ def _show(found: Snapshot, farm: FarmRecord | None) -> None:
     screen.table(JOBS, [*running, *map(_finished, found.finished)], SPARE_OF_JOBS)
     if farm is not None:
         for trouble in farm.troubles:
-            who = f"{trouble.worker}: " if trouble.worker else ""
-            at = screen.shown(trouble.at)
-            screen.aside(f"trouble at {at}: {screen.safe(f'{who}{trouble.text}')}")
-    if found.after is not None:
-        screen.aside(f"there are more: --after {found.after}")
-    elif not found.running and not found.finished:
-        screen.aside("no jobs yet")
+            worker = f"{trouble.worker}: " if trouble.worker else ""
+            at = moment(trouble.at)
+            screen.to_stderr(f"trouble at {at}: {screen.safe(f'{worker}{trouble.text}')}")
+    screen.end_page(found.after, bool(found.running or found.finished), "no jobs yet")
 
 
 def _running(job: RunningJob) -> Row:
@@ -304,6 +290,5 @@ def _running(job: RunningJob) -> Row:
 
 
 def _finished(job: FinishedJob) -> Row:
-    error = None if job.error is None else f"{job.error.type}: {job.error.message}"
-    ends = (job.status, job.attempts, job.at, job.ran, job.worker, error)
+    ends = (job.status, job.attempts, job.at, job.ran, job.worker, fault_text(job.error))
     return (job.id, job.pool, job.name, *ends)

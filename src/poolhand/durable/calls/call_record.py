@@ -1,4 +1,4 @@
-"""The call record: what a worker needs to run a job, besides the job record; written once."""
+"""The stored bytes of a job: its call record, written once, and the value of a closure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from poolhand.errors import BadSignature, Undecodable
+from poolhand.errors import BadSignature, PoolhandError, ResultNotKept, Undecodable, WireError
 from poolhand.rules.job import Job
 from poolhand.rules.retry import Retry, RetryRecord, recorded
 from poolhand.runtime import Identity
+from poolhand.wire.payload import decode, encode
 
 
 class CallRecord(Struct, frozen=True, array_like=True, gc=False):
@@ -47,11 +48,11 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(CallRecord)
 
 
-def write_brief(brief: CallRecord) -> bytes:
-    return _encoder.encode(brief)
+def write_call_record(record: CallRecord) -> bytes:
+    return _encoder.encode(record)
 
 
-def read_brief(data: bytes, job_id: str) -> CallRecord:
+def read_call_record(data: bytes, job_id: str) -> CallRecord:
     """Return the call record of a job, or raise Undecodable."""
     try:
         return _decoder.decode(data)
@@ -63,21 +64,21 @@ def read_brief(data: bytes, job_id: str) -> CallRecord:
 CALL, CONTEXT, RESULT = "call", "context", "result"
 
 
-def bound_to(job: Job, brief: CallRecord, run: str) -> tuple[Any, ...]:
+def bound_to(job: Job, record: CallRecord, run: str) -> tuple[Any, ...]:
     """Return the values that a signed call is bound to: its identity, and how it may be run."""
-    retry = brief.retry
+    retry = record.retry
     return (
         run,
-        brief.task,
+        record.task,
         job.pool,
         job.tenant,
         job.session,
         job.user,
-        _seconds(brief.timeout),
-        _seconds(brief.soft_timeout),
+        _seconds(record.timeout),
+        _seconds(record.soft_timeout),
         None if retry is None else _numbers(retry),
-        brief.run_in,
-        brief.rerun,
+        record.run_in,
+        record.rerun,
     )
 
 
@@ -91,12 +92,12 @@ def bound_result(job: Job) -> bytes:
     return bound(RESULT, (job.id, job.name))
 
 
-def expect_own_run(brief: CallRecord, job: Job) -> None:
+def expect_own_run(record: CallRecord, job: Job) -> None:
     """Raise if the call in a record was signed for another job than the one that has it."""
-    if brief.run is not None and brief.run != job.run:
+    if record.run is not None and record.run != job.run:
         raise BadSignature(
-            f"the kept call of {brief.task} was signed for job {brief.run!a}, and job {job.id} has "
-            "it: it was copied, and is not made; submit it anew"
+            f"the stored call of {record.task} was signed for job {record.run!a}, not for job "
+            f"{job.id}: it was copied, and is not run; submit the call again"
         )
 
 
@@ -112,3 +113,66 @@ def _numbers(retry: RetryRecord) -> tuple[Any, ...]:
 
 def record_of(retry: Retry | None) -> RetryRecord | None:
     return None if retry is None else recorded(retry)
+
+
+LONGEST_REASON = 300
+UNTOLD = "no JSON came of it, or an older poolhand ran it"
+
+
+class Returned(Struct, frozen=True, array_like=True, tag="poolhand.returned"):
+    """The value of a closure."""
+
+    value: Any
+
+
+class ResultNotStored(Struct, frozen=True, array_like=True, tag="poolhand.unkept"):
+    """Why the value of a closure is not stored."""
+
+    reason: str
+
+
+def pack_returned(value: Any) -> bytes:
+    """Return the stored form of a value; waiters in its own process get the value itself."""
+    try:
+        data = encode(Returned(value), what="it")
+        back: Returned = decode(data, Returned, what="it")
+        if back.value == value:
+            return data
+        reason = f"JSON does not give a {type(value).__name__} back as it was"
+    except Exception as error:
+        # User types may raise anything when they are written or compared.
+        reason = _reason(error)
+    reason = reason[:LONGEST_REASON].encode(errors="replace").decode()
+    return encode(ResultNotStored(reason), what="it")
+
+
+def unpack_returned(job: Job) -> Any:
+    """Return the stored value of a closure, or raise why it is not stored."""
+    if job.result is None:
+        raise _not_kept(job, UNTOLD)
+    try:
+        found: Returned | ResultNotStored = decode(
+            job.result, Returned | ResultNotStored, what="it"
+        )
+    except WireError:
+        raise Undecodable(
+            f"the result of job {job.id} was written by task {job.name!a}, which this process "
+            "does not have; import the module that registers it"
+        ) from None
+    if isinstance(found, ResultNotStored):
+        raise _not_kept(job, found.reason)
+    return found.value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PoolhandError):
+        return error.message
+    return str(error) if isinstance(error, ValueError) else type(error).__name__
+
+
+def _not_kept(job: Job, reason: str) -> ResultNotKept:
+    return ResultNotKept(
+        f"the result of {job.name} (job {job.id}) was not kept, because {reason}; it was for the "
+        "process that submitted it: make it a task, or return JSON",
+        job_id=job.id,
+    )

@@ -1,13 +1,146 @@
-"""Checks the functions that decorators get: anything else is refused with what to write instead."""
+"""Declarations: which functions can be tasks, and their names, files and annotations."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 from collections.abc import Callable
-from typing import Any
+from inspect import unwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
 
 from poolhand.errors import UsageError
 from poolhand.rules.validation import is_text, shown
+
+# A child of multiprocessing imports the script of its parent under the second name.
+SCRIPTS = ("__main__", "__mp_main__")
+MAIN = ".__main__"
+SOURCE_PARTS = 3  # folders, and the file
+
+
+def name_of_task(fn: Callable[..., Any]) -> str:
+    """Return the name by which every process knows a function, however it was started."""
+    module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if module is None or path is None:
+        raise UsageError(f"{fn!r} has no name to be found by; give it one: @app.task(name=…)")
+    return f"{_module_of(fn, module)}.{path}"
+
+
+def name_of_global(fn: Callable[..., Any]) -> str:
+    """Return the name of a function defined at module level; raise for others with a fix."""
+    name = name_of_task(fn)
+    if "<" not in fn.__qualname__:
+        return name
+    is_lambda = fn.__name__ == "<lambda>"
+    wanted = "send_mail" if is_lambda else fn.__name__
+    kind = "a lambda" if is_lambda else "defined inside another function"
+    wraps = "" if is_lambda else " (or is it the wrapper of a decorator? Use functools.wraps there)"
+    raise UsageError(
+        f"{shown(name)} is {kind}, so its name means nothing to other processes, and two of them "
+        "would have the same one; define it at the top level of a module, or give it a name: "
+        f'@app.task(name="{wanted}"), @app.agent(name="{wanted}"){wraps}'
+    )
+
+
+def source_of(fn: Callable[..., Any]) -> str:
+    """Return the end of the path of a function's file; empty if it has none."""
+    file = getattr(unwrap(fn), "__globals__", {}).get("__file__")
+    if not isinstance(file, str) or file.startswith("<"):
+        return ""
+    return "/".join(Path(file).absolute().parts[-SOURCE_PARTS:])
+
+
+def is_same_source(one: str, other: str, name: str) -> bool:
+    """Return whether two files can be the module of a task; `name` is the longer of its two names.
+
+    `shop/tasks.py` and `bank/tasks.py` are not both `shop.tasks`, on whatever machine they are.
+    """
+    parts = max(1, min(name.count("."), SOURCE_PARTS))
+    return one != "" and one.split("/")[-parts:] == other.split("/")[-parts:]
+
+
+def is_other_file(name: str, own: str, other: str) -> bool:
+    """Return whether a task is in another file than one of the same name, made from its module.
+
+    The two may be different tasks, or one program in two folders. A name that was given with
+    `name=` says that they are one task.
+    """
+    if not own or not other or own == other:
+        return False
+    module = own.removesuffix("/__init__.py").removesuffix(".py").rpartition("/")[2]
+    return module in name.split(".")[:-1]
+
+
+def is_defined_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Return whether `new` redefines `old`: its module or notebook cell was run again."""
+    old, new = unwrap(old), unwrap(new)
+    if old == new:
+        return True
+    if _place_of(old) != _place_of(new):
+        return False
+    was, now = getattr(old, "__code__", None), getattr(new, "__code__", None)
+    if was is None or now is None:
+        return True
+    # The same code object, run twice: a loop or a function that makes tasks, or a method of two
+    # objects. A reloaded module is compiled again.
+    if was is now:
+        return False
+    lines = {was.co_firstlineno, now.co_firstlineno}
+    return len(lines) == 1 or not lines <= _first_lines(now.co_filename, now.co_name)
+
+
+def _place_of(fn: Callable[..., Any]) -> tuple[Any, Any]:
+    return getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+
+
+def _first_lines(file: str, name: str) -> set[int]:
+    """Return the first lines of functions of a name in a file, as the file is now."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        # A notebook cell, or text that was typed in.
+        return set()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (node for node in ast.walk(tree) if isinstance(node, functions) and node.name == name)
+    return {min(part.lineno for part in (*node.decorator_list, node)) for node in found}
+
+
+def _module_of(fn: Callable[..., Any], module: str) -> str:
+    """Return the full path of the module of a function."""
+    # From the function's own globals: while a child imports it, `__main__` is another module.
+    known = getattr(unwrap(fn), "__globals__", None)
+    if known is None:
+        known = vars(sys.modules.get(module, sys.modules["__main__"]))
+    file = known.get("__file__")
+    if module not in SCRIPTS:
+        full = _path_of(file) if known.get("__name__") == module else module
+        # A module imported from inside its package, as scripts next to it do.
+        return (full if full.endswith(f".{module}") else module).removesuffix(MAIN)
+    spec = known.get("__spec__")
+    # For a folder that is run as a script the spec's name is `__main__`, too.
+    if spec is not None and spec.name not in SCRIPTS:
+        return str(spec.name).removesuffix(MAIN)
+    found = _path_of(file)
+    if found == "__main__" and file:
+        return Path(file).absolute().parent.name or found
+    return found.removesuffix(MAIN) or "__main__"
+
+
+def _path_of(file: Any) -> str:
+    """Return the dotted path of a file, from the outermost folder that is a package."""
+    # Text that was typed in, or came through a pipe, has no file: "<stdin>".
+    if not isinstance(file, str) or not file or file.startswith("<"):
+        return ""
+    path = Path(file).absolute()
+    parts = [] if path.stem == "__init__" else [path.stem]
+    for folder in path.parents:
+        if not (folder / "__init__.py").exists():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)
+
 
 OF_OBJECTS = ("self", "cls")
 
@@ -58,3 +191,24 @@ def _is_method(fn: Any) -> bool:
     if not inspect.isfunction(fn) or len(path) < 2 or path[-2] == "<locals>":
         return False
     return next(iter(inspect.signature(fn).parameters), None) in OF_OBJECTS
+
+
+def annotations_of(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the resolved annotations of a function, and the texts of those that cannot be."""
+    try:
+        return get_type_hints(fn, include_extras=True), {}
+    except Exception:
+        # Resolve one by one: an annotation that fails must not prevent the run or hide the others.
+        known = getattr(fn, "__annotations__", {})
+        found = {name: _hint(fn, annotation) for name, annotation in known.items()}
+        hints = {name: hint for name, hint in found.items() if hint is not None}
+        return hints, {name: str(known[name]) for name in known if name not in hints}
+
+
+def _hint(fn: Callable[..., Any], annotation: Any) -> Any:
+    one = SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        hints = get_type_hints(one, getattr(fn, "__globals__", {}), include_extras=True)
+    except Exception:
+        return None
+    return hints["it"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.signature import Signature
-from poolhand.rules.values.json_schema import NEEDED
+from poolhand.rules.json_schema import NEEDED
 from poolhand.wire.envelope import VERSION
+from poolhand.wire.wire import Wire
 
 VERSION_LENGTH = 8
 
@@ -32,11 +32,11 @@ def arguments_schema(signature: Signature) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def version_of(signature: Signature, parcels: Serializer) -> str:
+def version_of(signature: Signature, wire: Wire) -> str:
     """Return a short digest of everything that decides which stored calls can be read."""
     described = _without_notes(arguments_schema(signature))
     schema = msgspec.json.encode(described, order="deterministic")
-    reader = repr((VERSION, parcels.limits, parcels.pickle is not None, signature.kinds))
+    reader = repr((VERSION, wire.limits, wire.pickle is not None, signature.kinds))
     return sha256(reader.encode() + schema).hexdigest()[:VERSION_LENGTH]
 
 

@@ -17,7 +17,7 @@ from typing import (
     get_origin,
 )
 
-from poolhand.durable.calls.annotations import annotations_of
+from poolhand.durable.calls.declaration import annotations_of
 from poolhand.durable.calls.unfit import (
     changed_argument,
     changed_result,
@@ -26,11 +26,11 @@ from poolhand.durable.calls.unfit import (
     plain_reason,
 )
 from poolhand.errors import Undecodable, UsageError
-from poolhand.rules.values.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
-from poolhand.wire.annotation import ReadableType, Unreadable, readable
+from poolhand.misuse import option_hint
+from poolhand.rules.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
+from poolhand.wire.annotation import Lower, ReadableType, Unreadable, readable
 from poolhand.wire.payload import LONGEST_REASON
 from poolhand.wire.round_trip import find_loss, find_untyped_change, is_equal, is_partly_untyped
-from poolhand.wire.union import Lower
 
 # A stored call: the task, the names of its arguments, their values.
 Call = tuple[str, list[str], Any]
@@ -167,7 +167,7 @@ class Signature:
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise self.misfit(error) from None
+            raise self.misfit(f"{error}{option_hint(kwargs.keys() - self._names)}") from None
         # Python 3.13.0 accepts a positional-only one by name, as if it belonged to `**kwargs`.
         missing = [name for name in self._only_by_place if name not in given]
         if missing:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
@@ -14,15 +15,13 @@ from typing import Any
 from msgspec import ValidationError
 
 from poolhand.context import restored, running
-from poolhand.durable.calls.attribution import attribute_output, show_log
-from poolhand.durable.calls.capture import captured, close_output
+from poolhand.durable.calls.capture import attribute_output, captured, close_output, show_log
+from poolhand.durable.calls.declaration import is_defined_anew, is_same_source, source_of
 from poolhand.durable.calls.schema import arguments_schema, version_of
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.signature import Call, Signature
-from poolhand.durable.calls.task_name import is_defined_anew, is_same_source, source_of
 from poolhand.durable.calls.unfit import outdated
 from poolhand.errors import Undecodable, UsageError
-from poolhand.rules.causes import (
+from poolhand.rules.explain import (
     ANY_VERSION,
     call_cause,
     in_any_package,
@@ -31,11 +30,14 @@ from poolhand.rules.causes import (
     short_names,
     task_cause,
 )
-from poolhand.rules.validation import NAME_ALLOWED, is_name, shown
-from poolhand.wire.payload import LONGEST_REASON
+from poolhand.rules.validation import NAME, shown
+from poolhand.wire.codec import PICKLE
+from poolhand.wire.envelope import compress
+from poolhand.wire.payload import CODECS, LONGEST_REASON
+from poolhand.wire.wire import Wire
 
 UNCHECKED = ""  # in place of a codec: values are not checked against it
-PARCELS = "parcels"  # key in the shelf of an attempt: the serializer of its app
+WIRE = "wire"  # key in the values of an attempt: the Wire of its app
 
 
 class TaskCode:
@@ -46,19 +48,18 @@ class TaskCode:
     """
 
     def __init__(
-        self, name: str, fn: Callable[..., Any], parcels: Serializer, *, exact: bool = True
+        self, name: str, fn: Callable[..., Any], wire: Wire, *, exact: bool = True
     ) -> None:
-        if not is_name(name):
-            raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
+        NAME.require("task name", name)
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)
-        self.parcels = parcels
+        self.wire = wire
         self._exact = exact
         # Signed calls have to be bound to their job.
-        self.signs = parcels.ring is not None
+        self.signs = wire.ring is not None
         # Names for error texts; made once, as every job needs them.
-        self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
+        self._call, self._kept_call = f"a call of {name}", f"the stored call of {name}"
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
         self._version: str | None = None
@@ -68,7 +69,7 @@ class TaskCode:
     def version(self) -> str:
         """A digest of the calls that this task accepts; another version may accept others."""
         if self._version is None:
-            self._version = version_of(self.signature, self.parcels)
+            self._version = version_of(self.signature, self.wire)
         return self._version
 
     def arguments(self) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class TaskCode:
         name = self.name if name is None else name
         yield task_cause(name)
         yield call_cause(ANY_VERSION, name)
-        ring = self.parcels.ring
+        ring = self.wire.ring
         for key_id in () if ring is None else ring.names:
             yield key_cause(key_id, name)
 
@@ -105,18 +106,18 @@ class TaskCode:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
     ) -> bytes:
         """Return the packed call; raise if it could never be run."""
-        signature, parcels = self.signature, self.parcels
+        signature, wire = self.signature, self.wire
         call = signature.bind(args, kwargs)
-        sure = signature.check_call(call, parcels.codec if self._exact else UNCHECKED)
-        written = call if sure else signature.lowered(call, parcels.codec)
+        sure = signature.check_call(call, wire.codec if self._exact else UNCHECKED)
+        written = call if sure else signature.lowered(call, wire.codec)
         try:
-            payload = parcels.write(written, self._call, bound)
+            payload = wire.write(written, self._call, bound)
         except UsageError:
             self._find_unwritable(written)
             raise
         if not sure:
             try:
-                back = parcels.read(payload, signature.call_type, self._call, bound)
+                back = wire.read(payload, signature.call_type, self._call, bound)
             except Undecodable as error:
                 raise signature.misfit(error.__cause__ or error, call) from None
             if self._exact:
@@ -125,12 +126,12 @@ class TaskCode:
 
     def sign(self, packed: bytes, bound: bytes) -> bytes:
         """Return bytes that this task has signed with a signature bound to something else."""
-        return self.parcels.sign(packed, bound)
+        return self.wire.sign(packed, bound)
 
     def _find_unwritable(self, call: Call) -> None:
         """Raise for the argument that cannot be written, by its name."""
         for name, value in call[2].items():
-            self.parcels.write(value, f"argument {name!r} of {self._call}")
+            self.wire.write(value, f"argument {name!r} of {self._call}")
 
     def check_findable(self) -> None:
         """Raise if a child process surely cannot find this function."""
@@ -156,7 +157,7 @@ class TaskCode:
         """Return a stored call, ready to run."""
         signature = self.signature
         try:
-            call = self.parcels.read(payload, signature.call_type, self._kept_call, bound)
+            call = self.wire.read(payload, signature.call_type, self._kept_call, bound)
         except Undecodable as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
@@ -171,11 +172,11 @@ class TaskCode:
 
     def pack_context(self, values: dict[str, Any], bound: bytes = b"") -> bytes:
         """Return the packed context values of a call, signed if the call is."""
-        return self.parcels.write((self.name, values), self._context, bound)
+        return self.wire.write((self.name, values), self._context, bound)
 
     def unpack_context(self, data: bytes, bound: bytes = b"") -> dict[str, Any]:
         """Return the context values of a stored call."""
-        name, values = self.parcels.read(data, tuple[str, dict[str, Any]], self._context, bound)
+        name, values = self.wire.read(data, tuple[str, dict[str, Any]], self._context, bound)
         if not is_same_task(name, self.name):
             text = f"{self._context} is one of {name!a}; it was moved, and is not used"
             raise Undecodable(text)
@@ -184,10 +185,10 @@ class TaskCode:
 
     def pack_result(self, value: Any, bound: bytes = b"") -> bytes:
         """Return the packed result; raise if it could not be read back."""
-        signature, codec = self.signature, self.parcels.codec
+        signature, codec = self.signature, self.wire.codec
         sure = signature.check_result(value, codec if self._exact else UNCHECKED)
         written = value if sure else signature.lowered_result(value, codec)
-        data = self.parcels.write(written, self._result, bound)
+        data = self.wire.write(written, self._result, bound)
         if not sure:
             try:
                 back = self.unpack_result(data, bound)
@@ -198,7 +199,7 @@ class TaskCode:
         return data
 
     def unpack_result(self, data: bytes, bound: bytes = b"") -> Any:
-        return self.parcels.read(data, self.signature.result_type, self._result, bound)
+        return self.wire.read(data, self.signature.result_type, self._result, bound)
 
 
 class TaskRegistry:
@@ -318,17 +319,17 @@ def run_apart(
     if attributed_level is not None:
         # After the import: the module may configure logging itself.
         show_log(attributed_level)
-    shelf = {} if inside is None else inside.shelf
+    attempt_values = {} if inside is None else inside.attempt_values
     code = getattr(found, "code", None)
     if isinstance(code, TaskCode):
-        shelf[PARCELS] = code.parcels
+        attempt_values[WIRE] = code.wire
     # After the import: the module registers its context variables.
     with restored(context), captured() if captures else nullcontext():
         try:
             value = getattr(found, "fn", found)(*args, **kwargs)
             return asyncio.run(_await(value)) if isawaitable(value) else value
         finally:
-            close_output(shelf)
+            close_output(attempt_values)
 
 
 def found_at(module: str, path: str) -> Callable[..., Any]:
@@ -347,3 +348,39 @@ def _found(module: str, path: str) -> Any:
 
 async def _await(value: Any) -> Any:
     return await value
+
+
+HEAD = b"PH\x01"
+COMPRESSED, SIGNED = 1, 2
+
+
+def former_digests(code: TaskCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bytes]:
+    """Return all digests that a call may have had, the likeliest first."""
+    call = code.signature.bind(args, kwargs)
+    wire = code.wire
+    names = sorted(CODECS, key=lambda name: name != wire.codec)
+    digests = []
+    for name in names:
+        if name == PICKLE.name and wire.pickle is None:
+            continue
+        # A value that this codec cannot write was never stored with it.
+        with suppress(Exception):
+            body = CODECS[name].write(call)
+            digests += [hashlib.sha256(data).digest() for data in _enveloped(name, body, wire)]
+    return digests
+
+
+def _enveloped(codec: str, body: bytes, wire: Wire) -> Iterator[bytes]:
+    packed = compress(body) if len(body) > wire.limits.compress_above else None
+    flags = 0 if packed is None else COMPRESSED
+    body = body if packed is None else packed
+    if wire.ring is not None:
+        for key_id in wire.ring.names:
+            data = HEAD + bytes((flags | SIGNED,)) + _short(codec) + _short(key_id) + body
+            yield data + wire.ring.former_signature(key_id, data)
+    yield HEAD + bytes((flags,)) + _short(codec) + body
+
+
+def _short(text: str) -> bytes:
+    encoded = text.encode()
+    return bytes((len(encoded),)) + encoded

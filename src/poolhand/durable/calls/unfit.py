@@ -8,21 +8,22 @@ from datetime import date, datetime, time
 from typing import Any, get_args, is_typeddict
 
 from poolhand.errors import PoolhandError
-from poolhand.rules.validation import did_you_mean, shown
-from poolhand.rules.values.json_values import (
+from poolhand.rules.json_values import (
     Changed,
     annotation_for,
     article,
     as_json,
+    describe_change,
     returned_as,
-    told,
 )
+from poolhand.rules.validation import did_you_mean, shown
 from poolhand.wire.annotation import STORABLE
 from poolhand.wire.round_trip import LostPart
 
 _AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
 _AT_END = re.compile(r"^(.*) - at `\$\[2\]\.(\w+)(.*?)`$", re.DOTALL)
 _NO_MOMENT = re.compile(r"Invalid RFC3339 encoded (\w+)")
+_IN_FIELD = re.compile(r"(.*)\.(\w+)(?:\[[^\[\]]*\])*", re.DOTALL)
 OWN_CLASS = "a dataclass, TypedDict, msgspec Struct or pydantic model with a field for it"
 
 
@@ -33,12 +34,14 @@ def changed_argument(
 
     `hint` is its annotation, `unknown` an annotation that cannot be resolved at run time.
     """
-    what = told(changed, name)
+    what = describe_change(changed, name)
     text = f"task {task!r}: argument {name!r} {what}"
     if unknown is not None:
         return f"{text}; {_not_found(name, unknown)}"
     if _cannot_be_stored(changed):
         return f"{text}: {STORABLE}, and annotate it"
+    if (field := _field(value, changed.place, name)) is not None:
+        return f"{text}; {field}, or pass {_instead(changed, name)}"
     suited = annotation_for(value)
     if suited is not None:
         # Of a subclass of dict or list only the items are kept, however it is annotated.
@@ -52,12 +55,14 @@ def changed_result(
     task: str, value: Any, changed: Changed, hint: str | None, unknown: str | None
 ) -> str:
     """Return the text for a result that would change."""
-    what = told(changed, "result")
+    what = describe_change(changed, "result")
     text = f"task {task!r}: its work is done, but its result {what}, and so it was not stored"
     if unknown is not None:
         return f"{text}; {_not_found('its return type', unknown)}"
     if _cannot_be_stored(changed):
         return f"{text}: return data; {STORABLE}, and annotate it"
+    if (field := _field(value, changed.place, "result")) is not None:
+        return f"{text}; {field}, or return {_instead(changed, 'result')}"
     suited = annotation_for(value)
     if suited is not None:
         how = "annotate it" if hint is None else f"it is annotated {hint}: annotate it exactly"
@@ -79,7 +84,7 @@ def lost_part(what: str, lost: LostPart, hint: Any) -> str:
         part = f"holds {article(given)} at {lost.place.strip('. ')}"
     if hasattr(lost.back, "get_secret_value"):
         return (
-            f"{what} {part}, which is masked when it is stored; pass where the secret is kept, "
+            f"{what} {part}, which is masked when it is stored; pass a reference to the secret, "
             "such as the name of a variable of the environment"
         )
     if lost.how != "type":
@@ -147,7 +152,7 @@ def outdated(what: str, called: str, reason: str) -> str:
     reason = _AT_END.sub(r"argument '\2'\3: \1", _NO_MOMENT.sub(r"Expected `\1`", reason))
     return (
         f"{what} does not fit {called} any more: {reason}; annotate the parameter so that it takes "
-        "both, until no such job is left, or submit the job anew"
+        "both, until no such job is left, or submit the job again"
     )
 
 
@@ -167,6 +172,20 @@ def other_moment(values: Mapping[str, Any], hints: Mapping[str, Any]) -> str | N
         if given is date and datetime in kinds:
             return f"{text} datetime: give datetime.combine({root}, time()), or annotate it date"
     return None
+
+
+def _field(value: Any, place: str, name: str) -> str | None:
+    """Return how to annotate the field of an object that a part is in; None if it is in none."""
+    found = _IN_FIELD.fullmatch(place)
+    if found is None:
+        return None
+    above, field = found.groups()
+    if above or not hasattr(value, field):
+        return f"annotate the field {field!r} of {name}{above}"
+    suited = annotation_for(getattr(value, field))
+    if suited is None:
+        return f"annotate the field {field!r} of {type(value).__name__}"
+    return f"annotate the field of {type(value).__name__}: `{field}: {suited}`"
 
 
 def _cannot_be_stored(changed: Changed) -> bool:

@@ -11,8 +11,8 @@ from poolhand.errors import UsageError
 from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.rules.queue.backpressure import Unbounded
-from poolhand.rules.queue.pool_spec import PoolSpec, told_apart
-from poolhand.rules.validation import NAME_ALLOWED, is_name, nearest, shown
+from poolhand.rules.queue.stored_desk import PoolSpec, distinct_texts
+from poolhand.rules.validation import NAME, nearest
 
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
@@ -62,7 +62,7 @@ class DeclaredPools:
             if setting == "max_concurrent":
                 pair = pair[0] if self._capped[name] else None, pair[1] if capped else None
             if pair[0] != pair[1]:
-                one, other = told_apart(*pair)
+                one, other = distinct_texts(*pair)
                 faults.append(f"{setting} is {one} there and {other} here")
         if faults:
             raise UsageError(
@@ -90,8 +90,7 @@ class DeclaredPools:
 
     def check_use(self, pool: str) -> None:
         """Raise if `pool` is no valid name, or close to that of a declared pool."""
-        if not is_name(pool):
-            raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
+        NAME.require("pool", pool)
         self._check_near_miss({pool}, declared=set(self.configs))
 
     def use(self, pool: str, task: str, url: str) -> None:
@@ -99,8 +98,8 @@ class DeclaredPools:
         self._used.add(pool)
         if task.startswith("__main__.") and not url.lower().startswith("memory:"):
             warn(
-                f"task {task!r} was typed in, or its script came through -c or a pipe: every such "
-                "script would have tasks of that name in the same store; give it one of its own: "
+                f"task {task!r} was typed in, or its script came through -c or a pipe: tasks of "
+                "all such scripts share this name in the store; give the task a name: "
                 "@app.task(name=…)"
             )
 

@@ -1,19 +1,26 @@
-"""The objects that decorators of an app, such as `@app.task(…)`, apply to the function."""
+"""Decorators of an app, such as `@app.task(…)`, and the registration of their functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from poolhand.agents.agent import Agent
-from poolhand.agents.session import Session
-from poolhand.durable.calls.declaration import checked_function
+from poolhand.agents.agent import Agent, message_of
+from poolhand.agents.session import Session, SessionTerms, turn_of
+from poolhand.durable.calls.declaration import checked_function, name_of_global
+from poolhand.durable.calls.task_registry import KNOWN, TaskCode, TaskRegistry
+from poolhand.durable.catalogue import AGENT, TASK, Catalogue
+from poolhand.durable.client.declared_pools import DeclaredPools
+from poolhand.durable.client.named_task import NamedTasks
+from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.client.task import Task
 from poolhand.durable.scheduler import Scheduler
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
+from poolhand.pool.engine.work import where_to_run
 from poolhand.rules import schedule
 from poolhand.rules.validation import Seconds
+from poolhand.wire.wire import Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,20 +28,17 @@ T_co = TypeVar("T_co", covariant=True)
 Scheduled = TypeVar("Scheduled", bound=Task[..., Any, Any])
 
 
-class AppRegistry(Protocol):
-    """Registers functions as tasks and agents: an app."""
+def _registration_of(app: Any, verb: str) -> Registration:
+    """Return the registration of an app; raise if a decorator was used on the class.
 
-    def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
-
-    def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
-
-
-def _check_app(registry: object, verb: str) -> None:
-    """Raise if a decorator was used on the class: then the function is passed as the app."""
-    if not hasattr(registry, "register"):
+    Then the function is passed as the app.
+    """
+    registration = getattr(app, "_registration", None)
+    if not isinstance(registration, Registration):
         raise UsageError(
             f"App.{verb} was called on the class; make an app first: app = App(…), then @app.{verb}"
         )
+    return registration
 
 
 def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
@@ -49,9 +53,8 @@ def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
 class TaskMaker:
     """Makes a task of a function, with options."""
 
-    def __init__(self, registry: AppRegistry, pool: str, options: dict[str, Any]) -> None:
-        _check_app(registry, "task")
-        self._registry = registry
+    def __init__(self, app: object, pool: str, options: dict[str, Any]) -> None:
+        self._registration = _registration_of(app, "task")
         self._pool = pool
         self._options = options
 
@@ -65,15 +68,14 @@ class TaskMaker:
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         fn = _function_of(fn, "@app.task")
-        return self._registry.register(fn, self._pool, dict(self._options))
+        return self._registration.task(fn, self._pool, dict(self._options))
 
 
 class AgentMaker:
     """Makes an agent of a function, with options."""
 
-    def __init__(self, registry: AppRegistry, pool: str, options: dict[str, Any]) -> None:
-        _check_app(registry, "agent")
-        self._registry = registry
+    def __init__(self, app: object, pool: str, options: dict[str, Any]) -> None:
+        self._registration = _registration_of(app, "agent")
         self._pool = pool
         self._options = options
 
@@ -81,7 +83,7 @@ class AgentMaker:
         self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
     ) -> Agent[P, T]:
         turn = _function_of(fn, "@app.agent")
-        agent: Agent[P, T] = self._registry.enlist(turn, self._pool, dict(self._options))
+        agent: Agent[P, T] = self._registration.agent(turn, self._pool, dict(self._options))
         return agent
 
 
@@ -100,6 +102,7 @@ class ScheduleMaker:
     def __init__(
         self,
         scheduler: Scheduler,
+        registration: Registration,
         decorator: str,
         when: schedule.When,
         missed: schedule.Missed,
@@ -107,6 +110,7 @@ class ScheduleMaker:
         kwargs: Mapping[str, Any] | None,
     ) -> None:
         self._scheduler = scheduler
+        self._registration = registration
         self._decorator = decorator
         self._when = when
         self._missed = missed
@@ -131,7 +135,7 @@ class ScheduleMaker:
         task: Any = fn
         if not isinstance(fn, Task):
             plain = _function_of(fn, self._decorator)
-            task = self._scheduler.home.register(plain, "default", {})
+            task = self._registration.task(plain, "default", {})
         self._scheduler.add(task, self._when, self._missed, *self._call)
         return task
 
@@ -153,6 +157,7 @@ class ScheduleDecorators:
     """The decorators of an app that run tasks on a schedule."""
 
     _scheduler: Scheduler
+    _registration: Registration
 
     if not TYPE_CHECKING:
 
@@ -180,7 +185,8 @@ class ScheduleDecorators:
             raise UsageError("@app.cron takes the moments first: @app.cron('0 2 * * *')")
         zone = self._scheduler.zone() if tz is None else tz
         when, policy = schedule.cron(expression, zone), schedule.policy(missed)
-        return ScheduleMaker(self._scheduler, "@app.cron(…)", when, policy, args, kwargs)
+        parts = self._scheduler, self._registration
+        return ScheduleMaker(*parts, "@app.cron(…)", when, policy, args, kwargs)
 
     def every(
         self,
@@ -198,4 +204,65 @@ class ScheduleDecorators:
         if callable(seconds):
             raise UsageError("@app.every takes the seconds first: @app.every(30)")
         when, policy = schedule.every(seconds), schedule.policy(missed)
-        return ScheduleMaker(self._scheduler, "@app.every(…)", when, policy, args, kwargs)
+        parts = self._scheduler, self._registration
+        return ScheduleMaker(*parts, "@app.every(…)", when, policy, args, kwargs)
+
+
+SESSION_OPTIONS = ("schema", "upcasters", "ttl")
+
+
+class Registration:
+    """Registers the functions of an app: by name, in the catalogue, and for its workers."""
+
+    def __init__(
+        self,
+        client: StoreClient,
+        wire: Wire,
+        declared: DeclaredPools,
+        codes: TaskRegistry,
+        catalogue: Catalogue,
+        named: NamedTasks,
+        url: str,
+    ) -> None:
+        self._client = client
+        self._wire = wire
+        self._declared = declared
+        self._codes = codes
+        self._catalogue = catalogue
+        self._named = named
+        self._url = url
+
+    def task(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
+        """Make a task of a function."""
+        self._declared.check_use(pool)
+        # Check that it is a function; its options are checked with the task.
+        where_to_run(fn, None, None)
+        name = options.pop("name", None)
+        code = TaskCode(name_of_global(fn) if name is None else name, fn, self._wire)
+        code.signature.check_early()
+        task: Task[..., Any, Any] = Task(fn, code, pool, self._client, options)
+        task.check()
+        self._add(code, pool)
+        self._catalogue.add(code, pool, TASK, task.usual_options)
+        self._named.add(code, pool, TASK, options)
+        return task
+
+    def agent(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
+        """Make an agent of a function."""
+        kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
+        name = options.pop("name", None)
+        terms = SessionTerms(**kept, most_state=self._wire.limits.state)
+        turn = turn_of(fn, terms, lambda data, job: message_of(code, data, job))
+        code = TaskCode(name_of_global(fn) if name is None else name, turn, self._wire)
+        code.signature.check_early()
+        self._declared.check_use(pool)
+        agent: Agent[..., Any] = Agent(fn, code, pool, self._client, options)
+        self._add(code, pool)
+        self._catalogue.add(code, pool, AGENT, agent.usual_options)
+        self._named.add(code, pool, AGENT, agent.changes)
+        return agent
+
+    def _add(self, code: TaskCode, pool: str) -> None:
+        self._declared.use(pool, code.name, self._url)
+        self._codes.add(code)
+        KNOWN.renew(code)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 
-from poolhand.contract import Filter, JobPage, Lease, Owner, PoolRow, Stored
-from poolhand.durable.catalogue import CatalogueReader, workers_with
-from poolhand.durable.leases.closure_homes import is_gone
+from msgspec import Struct
+
+from poolhand.contract import Filter, Lease, Owner, PoolRow, Store, Stored
+from poolhand.durable.catalogue import workers_with
+from poolhand.durable.connection.store_thread import StoreThread
+from poolhand.durable.leases.heartbeat import STUCK_NAMED, StuckProcess, stuck_processes
 from poolhand.durable.leases.nested_waits import held_by_waits, holds_session
-from poolhand.durable.leases.stuck_slots import MOST_NAMED, StuckProcess, stuck_processes
-from poolhand.rules.causes import task_of
-from poolhand.rules.explain import Explanation, Standing, explain
+from poolhand.durable.leases.reaper import is_gone
+from poolhand.observe.failures import warn
+from poolhand.rules.explain import Explanation, Standing, explain, task_of
 from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.queue.strategy import Fifo, Lifo, Priority, Strategy
 from poolhand.runtime import Identity
@@ -23,20 +25,7 @@ WHEN_OPENED = "when a worker or an app opens this store"
 UNSTICK = "a stuck slot is free when its code ends, or when its worker is restarted"
 
 
-class ExplainReader(CatalogueReader, Protocol):
-    """The methods of a store needed to explain a job."""
-
-    @property
-    def place(self) -> str: ...
-
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
-
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage: ...
-
-    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
-
-
-async def pool_named(store: ExplainReader, name: str) -> PoolRow | None:
+async def pool_named(store: Store, name: str) -> PoolRow | None:
     """Return the pool of that name, None if there is none."""
     return next(iter(await store.pools([name])), None)
 
@@ -53,7 +42,7 @@ def at_a_glance(
     `workers` are all that live, where they are known; `gone` the ended processes of running jobs.
     """
     job = stored.job
-    if stored.parked:
+    if stored.submitter_blocked:
         return Explanation("pool_full", "its submitter waits: the pool is full")
     match job.status:
         case Status.SCHEDULED:
@@ -70,14 +59,14 @@ def at_a_glance(
             return Explanation("queued", "it waits for a free slot of a worker")
         case Status.RUNNING if gone is not None:
             return Explanation("process_gone", f"{gone}; the job is taken back {WHEN_OPENED}")
-        case Status.RUNNING if stored.cancel_wished:
+        case Status.RUNNING if stored.cancel_requested:
             return Explanation("stopping", "it runs and was asked to stop")
         case _:
             return None
 
 
 async def glances(
-    store: ExplainReader, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
+    store: Store, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
 ) -> list[Explanation | None]:
     """Return what each job waits for, with a few store calls for all of them."""
     names = sorted({one.job.pool for one in jobs})
@@ -94,17 +83,17 @@ def gone_processes(leases: Sequence[Lease], here: Identity | None) -> str | None
 
     A process that lives and has the store open takes back the jobs of the others by itself.
     """
-    holders = [one.owner for one in leases if one.holds and not one.buried]
+    holders = [one.owner for one in leases if one.held and not one.expired]
     if here is None or not holders or not all(_is_gone(one, here) for one in holders):
         return None
-    named = " or ".join(f"pid {one.pid} on {one.host}" for one in holders[:MOST_NAMED])
-    more = ", …" if len(holders) > MOST_NAMED else ""
+    named = " or ".join(f"pid {one.pid} on {one.host}" for one in holders[:STUCK_NAMED])
+    more = ", …" if len(holders) > STUCK_NAMED else ""
     return f"its process ({named}{more}) is gone"
 
 
 def living(leases: Sequence[Lease], here: Identity | None) -> list[Lease]:
     """Return the leases of live workers, without ended processes of this host."""
-    working = [one for one in leases if one.owner.works and not one.buried]
+    working = [one for one in leases if one.owner.works and not one.expired]
     return [one for one in working if here is None or not _is_gone(one.owner, here)]
 
 
@@ -119,7 +108,7 @@ def _serve(workers: Sequence[Owner], pool: str) -> bool:
 
 
 async def explained(
-    store: ExplainReader,
+    store: Store,
     stored: Stored,
     pool: PoolRow | None,
     now: datetime,
@@ -134,7 +123,7 @@ async def explained(
     if job.status is Status.RUNNING:
         gone = gone_processes(await store.leases(), here)
     glance = at_a_glance(stored, pool, now, gone=gone)
-    if stored.parked or pool is None:
+    if stored.submitter_blocked or pool is None:
         return glance or explain(Standing(job, None))
     match job.status:
         case Status.BLOCKED if job.blocked_on == "session":
@@ -152,7 +141,7 @@ async def explained(
             return glance or explain(Standing(job, None))
 
 
-async def _behind_session(store: ExplainReader, job: Job) -> Explanation | None:
+async def _behind_session(store: Store, job: Job) -> Explanation | None:
     which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
     turns = await _rivals(store, which, job)
     holders = [one for one in turns or () if holds_session(one)]
@@ -163,7 +152,7 @@ async def _behind_session(store: ExplainReader, job: Job) -> Explanation | None:
     return explain(Standing(job, None, ahead=ahead, holder=holders[0].id, average=average))
 
 
-async def _behind_key(store: ExplainReader, job: Job, pool: PoolRow) -> Explanation:
+async def _behind_key(store: Store, job: Job, pool: PoolRow) -> Explanation:
     which = Filter(pool=job.pool, key=job.key, statuses=(Status.BLOCKED,))
     rivals = await _rivals(store, which, job)
     ahead = None if rivals is None else sum(_goes_before(one, job, pool) for one in rivals)
@@ -172,9 +161,7 @@ async def _behind_key(store: ExplainReader, job: Job, pool: PoolRow) -> Explanat
     return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
 
 
-async def _in_queue(
-    store: ExplainReader, job: Job, pool: PoolRow, here: Identity | None
-) -> Explanation:
+async def _in_queue(store: Store, job: Job, pool: PoolRow, here: Identity | None) -> Explanation:
     leases = living(await store.leases(), here)
     if not _serve([one.owner for one in leases], job.pool):
         return Explanation("no_worker", unserved(job.pool, bool(leases), store.place))
@@ -193,11 +180,11 @@ async def _in_queue(
 
 
 async def _behind_cap(
-    store: ExplainReader, job: Job, pool: PoolRow, processes: Sequence[StuckProcess]
+    store: Store, job: Job, pool: PoolRow, processes: Sequence[StuckProcess]
 ) -> Explanation:
     stuck = [one for process in processes for one in process.jobs if one.pool == job.pool]
     if stuck:
-        named = ", ".join(map(str, stuck[:MOST_NAMED]))
+        named = ", ".join(map(str, stuck[:STUCK_NAMED]))
         return Explanation(
             "stuck_slots",
             f"all {pool.slots} slots of the pool are taken{_others(pool)}; {len(stuck)} of them by "
@@ -214,7 +201,7 @@ async def _behind_cap(
 
 
 async def known_task(
-    store: CatalogueReader, task: str, leases: Sequence[Lease], pool: str
+    store: Store, task: str, leases: Sequence[Lease], pool: str
 ) -> Explanation | None:
     """Explain why workers that have a task do not run a job of a pool; None if none has it."""
     having, ambiguous = await workers_with(store, task, leases)
@@ -245,7 +232,7 @@ def unserved(pool: str, others: bool, place: str) -> str:
     )
 
 
-async def _rivals(store: ExplainReader, which: Filter, job: Job) -> list[Job] | None:
+async def _rivals(store: Store, which: Filter, job: Job) -> list[Job] | None:
     """Return the other jobs that match, of the same tenant's session; None if there are many."""
     page = await store.find(which, limit=MOST_RIVALS)
     if page.after is not None:
@@ -254,7 +241,7 @@ async def _rivals(store: ExplainReader, which: Filter, job: Job) -> list[Job] | 
     return others if which.session is None else [o for o in others if o.tenant == job.tenant]
 
 
-async def _average(store: ExplainReader, pool: str) -> float | None:
+async def _average(store: Store, pool: str) -> float | None:
     """Return the mean seconds of the latest completed jobs."""
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
@@ -293,11 +280,67 @@ def _since(moment: datetime | None, now: datetime) -> float | None:
 
 
 async def explain_stored(
-    store: ExplainReader, id: str, now: datetime, here: Identity | None = None
+    store: Store, id: str, now: datetime, here: Identity | None = None
 ) -> Explanation:
     """Explain why the job of that id is where it is."""
     (stored,) = await store.get([id])
     if stored is None:
-        return Explanation("gone", "it is not kept any more")
+        return Explanation("gone", "it is no longer stored")
     pool = await pool_named(store, stored.job.pool)
     return await explained(store, stored, pool, now, here)
+
+
+AFTER = 10.0  # seconds that a job is awaited before the notice
+SEEN_LAST = 5.0  # seconds after which a job that polls no longer return counts as over
+HOW = (
+    "(`async with app.worker():` in this program or, unless the store is memory://, "
+    "`poolhand work module:app`)"
+)
+
+
+class _Candidate(Struct):
+    """The awaited queued job of a pool that is watched."""
+
+    id: str
+    since: float
+    seen_at: float
+
+
+class UnservedNotice:
+    """Logs once for each pool that an awaited job waits for a worker that does not exist.
+
+    It uses the polls for awaited jobs, on the store thread's loop: it needs no timer, and queries
+    the store only when a job has waited long.
+    """
+
+    def __init__(self, thread: StoreThread) -> None:
+        self._thread = thread
+        self._candidates: dict[str, _Candidate] = {}
+        self._logged: set[str] = set()
+
+    def met(self, job: Job, at: float) -> None:
+        """Note the state of an awaited job at a moment."""
+        if job.pool in self._logged:
+            return
+        one = self._candidates.get(job.pool)
+        if job.status is not Status.QUEUED:
+            if one is not None and one.id == job.id:
+                del self._candidates[job.pool]
+        elif one is None or at - one.seen_at > SEEN_LAST:
+            self._candidates[job.pool] = _Candidate(job.id, at, at)
+        elif one.id == job.id:
+            one.seen_at = at
+
+    async def look(self) -> None:
+        """Log the pools whose job has waited long enough without a worker."""
+        for pool, one in list(self._candidates.items()):
+            if one.seen_at - one.since < AFTER:
+                continue
+            del self._candidates[pool]
+            runtime = self._thread.runtime
+            why = await explain_stored(
+                self._thread.store, one.id, runtime.wall(), runtime.identity()
+            )
+            if why.reason == "no_worker":
+                self._logged.add(pool)
+                warn(f"job {one.id} has waited {AFTER:.0f} s in pool {pool!r}: {why} {HOW}")

@@ -1,9 +1,9 @@
-"""Job requests: makes the requests that a store is sent from calls and submit options."""
+"""Job requests: what a store is sent for a call, and the errors of those that it refuses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -11,22 +11,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.context import running, snapshot
-from poolhand.contract import JobRequest
+from poolhand.contract import JobRequest, Refusal
 from poolhand.durable.calls.call_record import (
     CALL,
     CONTEXT,
     CallRecord,
     bound,
     bound_to,
-    read_brief,
+    read_call_record,
     record_of,
-    write_brief,
+    write_call_record,
 )
 from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.errors import (
+    Conflict,
+    NoFreeSlot,
+    PoolFull,
+    PoolhandError,
+    SessionBusy,
+    SessionForbidden,
+)
 from poolhand.pool.options import Options, SubmitTerms
-from poolhand.rules.ids import Ids, full_id
-from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.job import Ids, Job, Status, full_id
+from poolhand.rules.queue.gates import OnBusy
 from poolhand.runtime import Identity, Runtime
 
 
@@ -57,26 +64,26 @@ class JobRequests:
     def make(self, call: TaskCall, terms: SubmitTerms) -> JobRequest:
         (id,) = self._next_ids(1)
         job = self._draft(call, terms, id)
-        brief = _brief(call, job, terms.options)
+        record = _call_record(call, job, terms.options)
         on_busy = OnBusy(terms.options.on_busy)
-        order = JobRequest(job, write_brief(brief), *_how(terms.options))
-        return order if on_busy is OnBusy.ENQUEUE else replace(order, on_busy=on_busy)
+        request = JobRequest(job, write_call_record(record), *_how(terms.options))
+        return request if on_busy is OnBusy.ENQUEUE else replace(request, on_busy=on_busy)
 
     def make_all(
         self, call: TaskCall, calls: Sequence[tuple[Any, ...]], terms: SubmitTerms
     ) -> list[JobRequest]:
         """Return requests for calls that differ in their arguments only."""
-        options, how, orders = terms.options, _how(terms.options), list[JobRequest]()
-        draft, code, brief = self._draft(call, terms, ""), call.code, None
+        options, how, requests = terms.options, _how(terms.options), list[JobRequest]()
+        draft, code, record = self._draft(call, terms, ""), call.code, None
         for id, args in zip(self._next_ids(len(calls)), calls, strict=True):
             job = replace(draft, id=id)
-            if brief is None or code is None or code.signs:
-                brief = _brief(replace(call, args=args), job, options)
+            if record is None or code is None or code.signs:
+                record = _call_record(replace(call, args=args), job, options)
             else:
                 # Only the payload differs: nothing is signed, and the rest is the same for all.
-                brief = replace(brief, payload=code.pack(args, {}))
-            orders.append(JobRequest(job, write_brief(brief), *how))
-        return orders
+                record = replace(record, payload=code.pack(args, {}))
+            requests.append(JobRequest(job, write_call_record(record), *how))
+        return requests
 
     def _draft(self, call: TaskCall, terms: SubmitTerms, id: str) -> Job:
         inside = running.get()
@@ -113,7 +120,7 @@ class JobRequests:
         return JobRequest(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
 
     def copy(
-        self, order: JobRequest, by: str, key: str | None = None, code: TaskCode | None = None
+        self, request: JobRequest, by: str, key: str | None = None, code: TaskCode | None = None
     ) -> JobRequest:
         """Return a request for another job that makes the same call.
 
@@ -121,9 +128,11 @@ class JobRequests:
         """
         id = self._next_ids(1)[0]
         now = self._runtime.wall()
-        job = replace(order.job, id=id, submitted_at=now, submitted_by=by, idempotency_key=key)
-        brief = order.brief if code is None or not code.signs else _signed_for(job, order, code)
-        return replace(order, job=job, brief=brief)
+        job = replace(request.job, id=id, submitted_at=now, submitted_by=by, idempotency_key=key)
+        record = (
+            request.brief if code is None or not code.signs else _signed_for(job, request, code)
+        )
+        return replace(request, job=job, brief=record)
 
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
@@ -144,7 +153,7 @@ def _how(options: Options) -> tuple[float | None, float | None, bool]:
     return options.delay, options.expires, options.rerun_failed
 
 
-def _brief(call: TaskCall, job: Job, options: Options) -> CallRecord:
+def _call_record(call: TaskCall, job: Job, options: Options) -> CallRecord:
     """Return the call record with its context values; signatures are valid for this job only."""
     code = call.code
     if code is not None and code.signs:
@@ -152,9 +161,9 @@ def _brief(call: TaskCall, job: Job, options: Options) -> CallRecord:
     # A closure has the whole context of its submitter.
     if code is None:
         return _plain(call, options, b"")
-    brief = _plain(call, options, code.pack(call.args, call.kwargs))
+    record = _plain(call, options, code.pack(call.args, call.kwargs))
     brought = snapshot()
-    return replace(brief, context=code.pack_context(brought)) if brought else brief
+    return replace(record, context=code.pack_context(brought)) if brought else record
 
 
 def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallRecord:
@@ -166,13 +175,13 @@ def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallR
     return replace(plain, payload=payload, context=context, run=job.run)
 
 
-def _signed_for(job: Job, order: JobRequest, code: TaskCode) -> bytes:
+def _signed_for(job: Job, request: JobRequest, code: TaskCode) -> bytes:
     """Return the call record of a request with call and context signed for another job."""
-    brief = read_brief(order.brief, order.job.id)
-    to = bound_to(job, brief, job.run)
-    payload = code.sign(brief.payload, bound(CALL, to))
-    context = None if brief.context is None else code.sign(brief.context, bound(CONTEXT, to))
-    return write_brief(replace(brief, payload=payload, context=context, run=job.run))
+    record = read_call_record(request.brief, request.job.id)
+    to = bound_to(job, record, job.run)
+    payload = code.sign(record.payload, bound(CALL, to))
+    context = None if record.context is None else code.sign(record.context, bound(CONTEXT, to))
+    return write_call_record(replace(record, payload=payload, context=context, run=job.run))
 
 
 def _plain(call: TaskCall, options: Options, payload: bytes) -> CallRecord:
@@ -188,4 +197,46 @@ def _plain(call: TaskCall, options: Options, payload: bytes) -> CallRecord:
         call.home,
         version=None if call.code is None else call.code.version,
         source=None if call.code is None else call.code.source,
+    )
+
+
+def refused(refusal: Refusal) -> PoolhandError:
+    """Return the error for the submitter of a refused batch."""
+    if refusal.reason == "not_dead":
+        return Conflict(
+            f"the job to run again in pool {refusal.pool!r} is not a dead letter: it was run again "
+            "before, or did not fail"
+        )
+    if refusal.reason == "user":
+        return forbidden()
+    if refusal.reason == "busy":
+        return SessionBusy(
+            f"the session has a turn already in pool {refusal.pool!r}; submit when it is over, or "
+            "choose another on_busy"
+        )
+    return _full(refusal)
+
+
+def forbidden() -> SessionForbidden:
+    # Without names: the owner of the session must not leak to other users.
+    return SessionForbidden(
+        "the session belongs to another user than this one, or to none: it belongs to the user of "
+        "its first turn; give that one as user=, or use another session"
+    )
+
+
+def waited(pool: str, seconds: float | None, policy: str) -> PoolFull:
+    return PoolFull(
+        f"pool {pool!r} stayed full for {seconds} s ({policy}); try again later, enlarge "
+        "the pool, or wait longer (wait_timeout)",
+        policy=policy,
+    )
+
+
+def _full(refusal: Refusal) -> PoolhandError:
+    kind: Callable[..., PoolhandError] = NoFreeSlot if refusal.reason == "no_slot" else PoolFull
+    return kind(
+        f"pool {refusal.pool!r} is full ({refusal.running} running, {refusal.waiting} waiting, "
+        f"{refusal.policy}); try again later or enlarge the pool",
+        policy=refusal.policy,
     )

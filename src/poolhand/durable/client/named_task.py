@@ -7,30 +7,28 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from difflib import get_close_matches
 from inspect import Parameter
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from poolhand.contract import JobRequest
-from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.durable.catalogue import AGENT, TASK, TaskRecord, known_tasks
 from poolhand.durable.client.explain import pool_named
-from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
-from poolhand.durable.client.task import SubmitDoor, TaskSubmitter
-from poolhand.durable.connection.blocking import Blocking
-from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.client.submit import StoreClient
+from poolhand.durable.client.task import TaskSubmitter
+from poolhand.durable.client.ticket import SyncTicket, has_loop
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.causes import meant
-from poolhand.rules.validation import NAME_ALLOWED, is_name, shown
-from poolhand.rules.values.escape import safe
-from poolhand.rules.values.json_schema import schema_fault
-from poolhand.runtime import Runtime
+from poolhand.rules.explain import meant
+from poolhand.rules.json_schema import schema_fault
+from poolhand.rules.plain import safe
+from poolhand.rules.validation import NAME, shown
 from poolhand.wire.codec import JSON
+from poolhand.wire.wire import Wire
 
 KNOWN_FOR = 5.0  # seconds for which the published tasks of a store are cached
 MOST_NAMED = 10  # the most task names in an error
@@ -39,8 +37,8 @@ MOST_NAMED = 10  # the most task names in an error
 class PublishedCode(TaskCode):
     """A task whose function is in other processes: its published parameters and their schema."""
 
-    def __init__(self, name: str, parcels: Serializer, record: TaskRecord | None) -> None:
-        super().__init__(name, _stub(record), parcels)
+    def __init__(self, name: str, wire: Wire, record: TaskRecord | None) -> None:
+        super().__init__(name, _stub(record), wire)
         self._record = record
         self._version = None if record is None else record.version
         self.source = "" if record is None else record.source
@@ -62,7 +60,7 @@ class PublishedCode(TaskCode):
             fault = schema_fault(value, schema.get("properties", {}).get(name), schema, name)
             if fault is not None:
                 raise self.signature.misfit(fault)
-        return self.parcels.write(call, self._call, bound)
+        return self.wire.write(call, self._call, bound)
 
     def _pack_unknown(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None
@@ -72,7 +70,7 @@ class PublishedCode(TaskCode):
                 f"{self.name}: no worker has published its parameters, so arguments are given by "
                 "name: submit(topic='bees'), not submit('bees')"
             )
-        return self.parcels.write((self.name, list(kwargs), kwargs), self._call, bound)
+        return self.wire.write((self.name, list(kwargs), kwargs), self._call, bound)
 
 
 class NamedTask(TaskSubmitter[..., Any]):
@@ -91,16 +89,16 @@ class NamedTask(TaskSubmitter[..., Any]):
         """Return an agent for turns of one session."""
         return self.with_options(session=id, tenant=tenant, user=user)
 
-    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
+    def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
         if self._kind == AGENT and self._changes.get("session") is None:
             raise UsageError(
                 f"{self.name} is an agent, whose turns belong to a session; use "
                 f"(await app.find_task({self.name!r})).session('s-1').submit(…)"
             )
-        return super().order(args, kwargs)
+        return super().request(args, kwargs)
 
     def _view(self, changes: dict[str, Any]) -> NamedTask:
-        view = NamedTask(self._code, self._pool, self._door, changes)
+        view = NamedTask(self._code, self._pool, self._client, changes)
         view._kind, view._stored, view._is_here = self._kind, self._stored, self._is_here
         return view
 
@@ -123,37 +121,29 @@ class KnownTasks(Struct, frozen=True):
     at: float
 
 
-class NamedTaskLookup(Protocol):
-    """The parts of an app that tasks by name use."""
-
-    runtime: Runtime
-
-    async def station(self) -> StoreConnection: ...
-
-
 class NamedTasks:
     """Finds tasks by name: those of this app first, then those that workers have published."""
 
-    def __init__(self, home: NamedTaskLookup, door: SubmitDoor, parcels: Serializer) -> None:
-        self._home = home
-        self._door = door
-        self._parcels = parcels
+    def __init__(self, client: StoreClient, wire: Wire) -> None:
+        self._client = client
+        self._wire = wire
         self._here: dict[str, NamedTask] = {}
         self._known: KnownTasks | None = None
         self._tasks: dict[tuple[str, str], NamedTask] = {}
 
     def add(self, code: TaskCode, pool: str, kind: str, changes: dict[str, Any]) -> None:
         """Add a task of this app."""
-        task = NamedTask(code, pool, self._door, changes)
+        task = NamedTask(code, pool, self._client, changes)
         task._kind = kind
         self._here[code.name] = task
 
     async def find(self, name: str, pool: str | None) -> NamedTask:
         """Return the task of that name; with `pool`, also one that no worker has published."""
-        if not is_name(name):
-            raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
-        if pool is not None and not is_name(pool):
-            raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
+        if callable(name):
+            raise _not_a_name(name)
+        NAME.require("task name", name)
+        if pool is not None:
+            NAME.require("pool", pool)
         here = meant(name, self._here)
         if len(here) == 1:
             found = self._here[here[0]]
@@ -167,13 +157,16 @@ class NamedTasks:
             raise self._unknown(name, [*here, *names], records)
         return await self._elsewhere(name, pool, None)
 
+    def find_sync(self, name: str) -> NamedTask:
+        return self._client.ask_sync(lambda: self.find(name, None))
+
     async def _records(self, name: str) -> dict[str, TaskRecord]:
         """Return the published tasks; from the cache while it is fresh and has the name."""
-        known, now = self._known, self._home.runtime.monotonic()
+        known, now = self._known, self._client.runtime.monotonic()
         if known is not None and now - known.at < KNOWN_FOR and meant(name, known.records):
             return known.records
-        station = await self._home.station()
-        tasks = await station.keeper.ask(lambda: known_tasks(station.store))
+        connection = await self._client.connection()
+        tasks = await connection.thread.ask(lambda: known_tasks(connection.store))
         # Submit to the first of a name: tasks with workers, and newer ones, come first.
         records = {one.record.name: one.record for one in reversed(tasks)}
         self._known = KnownTasks(records, now)
@@ -188,11 +181,11 @@ class NamedTasks:
         return task
 
     async def _elsewhere(self, name: str, pool: str, record: TaskRecord | None) -> NamedTask:
-        code = PublishedCode(name, self._parcels, record)
-        task = NamedTask(code, pool, self._door, {} if record is None else _options(record))
+        code = PublishedCode(name, self._wire, record)
+        task = NamedTask(code, pool, self._client, {} if record is None else _options(record))
         task._is_here, task._kind = False, TASK if record is None else record.kind
-        station = await self._home.station()
-        row = await station.keeper.ask(lambda: pool_named(station.store, pool))
+        connection = await self._client.connection()
+        row = await connection.thread.ask(lambda: pool_named(connection.store, pool))
         if row is not None:
             # Settings from the store: this app may not declare the pool.
             spec = row.spec
@@ -222,12 +215,26 @@ class NamedTasks:
         )
 
 
+def _not_a_name(given: object) -> UsageError:
+    """Return the error for a task or a function in place of a name."""
+    if isinstance(given, TaskSubmitter):
+        name = given.name.rpartition(".")[2]
+        return UsageError(
+            f"this takes the name of a task, not the task itself; write await {name}.submit(…), or "
+            f"give its name: {given.name!r}"
+        )
+    name = getattr(given, "__name__", "f")
+    return UsageError(
+        f"this takes the name of a task, not a function; register it with @app.task, then write "
+        f"await {name}.submit(…)"
+    )
+
+
 @explain_misuse
 class SubmitByName:
     """The methods of an app for processes that do not import the code of its tasks."""
 
     _named: NamedTasks
-    _blocking: Blocking
 
     async def submit(self, name: str, /, *args: Any, **kwargs: Any) -> Ticket[Any]:
         """Submit a task by its name: `await app.submit("research", "bees")`.
@@ -244,7 +251,7 @@ class SubmitByName:
                 "app.submit_sync would block the event loop that runs here; use "
                 f"await app.submit({shown(name)}, …)"
             )
-        task = self._blocking.ask(lambda: self.find_task(name))
+        task = self._named.find_sync(name)
         return task.submit_sync(*args, **kwargs)
 
     async def find_task(self, name: str, *, pool: str | None = None) -> NamedTask:
@@ -257,7 +264,7 @@ class SubmitByName:
 
 
 def _moved(task: NamedTask, pool: str) -> NamedTask:
-    moved = NamedTask(task.code, pool, task._door, task._changes)
+    moved = NamedTask(task.code, pool, task._client, task._changes)
     moved._kind, moved._is_here = task._kind, task._is_here
     return moved
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 from poolhand.contract import Stored
@@ -60,14 +60,6 @@ class KnownJob:
             self.job, self.at = job, at
 
 
-class UnservedCheck(Protocol):
-    """Receives every poll result for awaited jobs."""
-
-    def met(self, job: Job, at: float) -> None: ...
-
-    async def look(self) -> None: ...
-
-
 class JobWatcher:
     """Polls jobs until they reach the state that is waited for; lives on the store thread's loop.
 
@@ -75,17 +67,17 @@ class JobWatcher:
     """
 
     def __init__(
-        self, name: str, keeper: StoreThread, settled: Callable[[Stored | None], bool]
+        self, name: str, thread: StoreThread, settled: Callable[[Stored | None], bool]
     ) -> None:
         self.name = name
         self.met: Callable[[Job, float], None] | None = None
         self.waited: Callable[[], None] | None = None
         self.looked: Callable[[], Awaitable[None]] | None = None
-        self._keeper = keeper
+        self._thread = thread
         self._settled = settled
         self._waiting: dict[str, list[CallResult]] = {}
         self._look = asyncio.Event()
-        keeper.endings.append(self._end)
+        thread.endings.append(self._end)
 
     def hint(self) -> None:
         if self._waiting:
@@ -99,7 +91,7 @@ class JobWatcher:
         Without a hint it is polled in `look_in` seconds. `waiter` is the job that awaits it without
         a time limit; `waited` is called when there is one.
         """
-        found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in, waiter))
+        found: Stored | None = await self._thread.wait(partial(self._wait, id, look_in, waiter))
         return found
 
     def nested(self) -> list[tuple[CallResult, str]]:
@@ -117,7 +109,7 @@ class JobWatcher:
         if waiter is not None and self.waited is not None:
             self.waited()
         if look_in:
-            self._keeper.loop.call_later(look_in, self._look.set)
+            self._thread.loop.call_later(look_in, self._look.set)
         else:
             self._look.set()
 
@@ -127,24 +119,24 @@ class JobWatcher:
     def tell(self, id: str, stored: Stored | None) -> None:
         """Answer the waiters for a job whose state is known."""
         for reply in self._waiting.pop(id, ()):
-            self._keeper.answer(reply, stored)
+            self._thread.answer(reply, stored)
 
     def _end(self, error: BaseException) -> None:
         """Fail all waiters: polling has ended."""
         waiting, self._waiting = self._waiting, {}
         for replies in waiting.values():
             for reply in replies:
-                self._keeper.answer(reply, None, error)
+                self._thread.answer(reply, None, error)
 
     async def run(self) -> None:
-        loop = self._keeper.loop
+        loop = self._thread.loop
         while True:
             await self._hinted()
             began = loop.time()
             await self._look_around()
             if self.looked is not None:
                 await self.looked()
-            self._keeper.well(self.name)
+            self._thread.well(self.name)
             # Pause even if more hints come: the cost of a poll grows with the number of waiters. At
             # most POLL seconds: the poll may have been slow because the store was away.
             await asyncio.sleep(min(POLL, (loop.time() - began) * REST))
@@ -165,8 +157,8 @@ class JobWatcher:
         ids = list(self._waiting)
         for start in range(0, len(ids), MOST_AT_ONCE):
             some = ids[start : start + MOST_AT_ONCE]
-            at = self._keeper.runtime.monotonic()
-            for id, stored in zip(some, await self._keeper.store.get(some), strict=True):
+            at = self._thread.runtime.monotonic()
+            for id, stored in zip(some, await self._thread.store.get(some), strict=True):
                 if self._settled(stored):
                     self.tell(id, stored)
                 elif self.met is not None and stored is not None:
@@ -185,8 +177,8 @@ class JobWatcher:
 class Outcomes:
     """Learns how jobs end: by polling the store, or at once from a worker of this process."""
 
-    def __init__(self, keeper: StoreThread) -> None:
-        self.watch = JobWatcher("outcomes", keeper, _is_over)
+    def __init__(self, thread: StoreThread) -> None:
+        self.watch = JobWatcher("outcomes", thread, _is_over)
         self.watch.met = self.meet
         self._seen: WeakValueDictionary[str, KnownJob] = WeakValueDictionary()
 
@@ -202,14 +194,16 @@ class Outcomes:
             known.learn(job, at)
         return known
 
-    def watch_unserved(self, notice: UnservedCheck) -> None:
-        """Have `notice` report awaited jobs whose pool no worker serves."""
+    def watch_unserved(
+        self, met: Callable[[Job, float], None], look: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Call `met` with the record of each awaited job that is polled, and then `look`."""
 
         def meet(job: Job, at: float) -> None:
-            notice.met(job, at)
+            met(job, at)
             self.meet(job, at)
 
-        self.watch.met, self.watch.looked = meet, notice.look
+        self.watch.met, self.watch.looked = meet, look
 
     def meet(self, job: Job, at: float) -> None:
         """Update the record of an unfinished job, if a caller in this process holds it."""
@@ -247,4 +241,4 @@ def _is_over(stored: Stored | None) -> bool:
 
 def is_in(stored: Stored | None) -> bool:
     """Return whether a submitter is not blocked any more: its job was accepted or withdrawn."""
-    return stored is None or not stored.parked
+    return stored is None or not stored.submitter_blocked

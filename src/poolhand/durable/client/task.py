@@ -11,7 +11,6 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
-    Protocol,
     TypedDict,
     TypeVar,
     overload,
@@ -19,12 +18,10 @@ from typing import (
 
 from poolhand.contract import JobRequest
 from poolhand.durable.calls.task_registry import TaskCode
-from poolhand.durable.client.job_request import JobRequests, TaskCall
-from poolhand.durable.client.stored_map import map_stored, map_window
-from poolhand.durable.client.submit import SubmitContext
-from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
+from poolhand.durable.client.job_request import TaskCall
+from poolhand.durable.client.submit import StoreClient, SubmitContext, map_stored, map_window
+from poolhand.durable.client.ticket import SyncTicket, has_loop
 from poolhand.durable.client.transaction import Transaction, UserConnection
-from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.config import PoolConfig
@@ -33,9 +30,9 @@ from poolhand.pool.mapping import key_faults, map_faults
 from poolhand.pool.options import Options, Origin, SubmitTerms, terms, with_changes
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.plain import safe
 from poolhand.rules.retry import Retry
 from poolhand.rules.validation import Seconds, shown
-from poolhand.rules.values.escape import safe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,25 +51,6 @@ class TaskOptions(TypedDict, total=False):
     on_crash: str
 
 
-class SubmitDoor(Protocol):
-    """The parts of an app that a task uses."""
-
-    @property
-    def orders(self) -> JobRequests: ...
-
-    def config(self, pool: str) -> PoolConfig: ...
-
-    def slots(self, pool: str) -> int | None: ...
-
-    def pool_id(self, pool: str) -> str: ...
-
-    async def hand_in(self, orders: list[JobRequest], how: SubmitContext) -> list[Any]: ...
-
-    def hand_in_sync(self, order: JobRequest, how: SubmitContext) -> SyncTicket[Any]: ...
-
-    async def station(self) -> StoreConnection: ...
-
-
 @explain_misuse
 class TaskSubmitter(Generic[P, T]):
     """A task under one set of options; a task is one, and so is the result of `with_options`."""
@@ -81,14 +59,14 @@ class TaskSubmitter(Generic[P, T]):
         self,
         code: TaskCode,
         pool: str,
-        door: SubmitDoor,
+        client: StoreClient,
         changes: dict[str, Any],
         origin: Origin | None = None,
     ) -> None:
         self._code = code
         self._origin = origin or Origin(f"{code.name}.with_options")
         self._pool = pool
-        self._door = door
+        self._client = client
         self._changes = changes
         self._made: tuple[PoolConfig, SubmitTerms] | None = None
 
@@ -106,7 +84,7 @@ class TaskSubmitter(Generic[P, T]):
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Submit a call and return its ticket; from then on the job survives crashes."""
-        (ticket,) = await self._door.hand_in([self.order(args, kwargs)], self._how())
+        (ticket,) = await self._client.submitter.submit([self.request(args, kwargs)], self._how())
         found: Ticket[T] = ticket
         return found
 
@@ -158,9 +136,8 @@ class TaskSubmitter(Generic[P, T]):
         self._check_waits("submit_many")
         code = self._code
         call, given = TaskCall(code.name, code=code), _as_calls(calls)
-        orders = self._door.orders.make_all(call, given, self._terms())
-        tickets: list[Ticket[T]] = await self._door.hand_in(orders, self._how()) if orders else []
-        return tickets
+        requests = self._client.requests.make_all(call, given, self._terms())
+        return [*await self._client.submitter.submit(requests, self._how())] if requests else []
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncTicket[T]:
         """Submit a call from code without an event loop, and block until it is stored.
@@ -168,7 +145,7 @@ class TaskSubmitter(Generic[P, T]):
         The ticket's `result()` and `cancel()` block as well.
         """
         self._check_no_loop()
-        ticket = self._door.hand_in_sync(self.order(args, kwargs), self._how())
+        ticket = self._client.submit_sync(self.request(args, kwargs), self._how())
         found: SyncTicket[T] = ticket
         return found
 
@@ -182,17 +159,17 @@ class TaskSubmitter(Generic[P, T]):
         """
         self._check_waits("submit_in")
         if isinstance(transaction, Transaction):
-            return await transaction.add(self.order(args, kwargs))
+            return await transaction.add(self.request(args, kwargs))
         if not isinstance(transaction, UserConnection):
             raise UsageError(
                 f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
                 "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`, or is "
                 "a connection of asyncpg with an open transaction"
             )
-        order, station = self.order(args, kwargs), await self._door.station()
-        made = await station.keeper.ask(lambda: station.store.insertion([order]))
+        request, connection = self.request(args, kwargs), await self._client.connection()
+        made = await connection.thread.ask(lambda: connection.store.insertion([request]))
         await made.write(transaction)
-        return order.job.id
+        return request.job.id
 
     def with_options(
         self,
@@ -227,7 +204,7 @@ class TaskSubmitter(Generic[P, T]):
         return view
 
     def _view(self, changes: dict[str, Any]) -> TaskSubmitter[P, T]:
-        view: TaskSubmitter[P, T] = TaskSubmitter(self._code, self._pool, self._door, changes)
+        view: TaskSubmitter[P, T] = TaskSubmitter(self._code, self._pool, self._client, changes)
         return view
 
     def _check_no_loop(self) -> None:
@@ -256,10 +233,10 @@ class TaskSubmitter(Generic[P, T]):
         """Return the options of every submit, those of the pool included."""
         return self._terms().options
 
-    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
+    def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
         """Return the job request for a call, without submitting it."""
         code = self._code
-        return self._door.orders.make(TaskCall(code.name, args, kwargs, code), self._terms())
+        return self._client.requests.make(TaskCall(code.name, args, kwargs, code), self._terms())
 
     def _how(self) -> SubmitContext:
         config, terms = self._config(), self._terms()
@@ -273,16 +250,16 @@ class TaskSubmitter(Generic[P, T]):
                 _defaults(config), config, self._changes, durable=True, origin=self._origin
             )
             self._check_code(config, options.run_in)
-            made = terms(options, self._pool, self._door.pool_id(self._pool))
+            made = terms(options, self._pool, self._client.pool_id(self._pool))
             self._made = config, made
         return self._made[1]
 
     def _config(self) -> PoolConfig:
-        return self._door.config(self._pool)
+        return self._client.declared.find(self._pool)
 
     def _slots(self) -> int | None:
         """Return the cap of the pool, None if it has none."""
-        return self._door.slots(self._pool)
+        return self._client.declared.slots(self._pool)
 
     def _check_code(self, config: PoolConfig, run_in: str | None) -> None:
         """Raise if the function cannot run where the options say."""
@@ -300,10 +277,10 @@ class Task(TaskSubmitter[P, T], Generic[P, R, T]):
         fn: Callable[P, R],
         code: TaskCode,
         pool: str,
-        door: SubmitDoor,
+        client: StoreClient,
         changes: dict[str, Any],
     ) -> None:
-        super().__init__(code, pool, door, changes, BY_DECORATOR)
+        super().__init__(code, pool, client, changes, BY_DECORATOR)
         self.fn = fn
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", code.name)

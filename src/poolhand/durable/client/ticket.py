@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
 from poolhand.context import running
 from poolhand.contract import Store
-from poolhand.durable.calls.call_record import bound_result
-from poolhand.durable.calls.returned import Returned, unpack_returned
-from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.call_record import Returned, bound_result, unpack_returned
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.durable.client.explain import explain_stored
 from poolhand.durable.client.outcomes import KnownJob
-from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.connection import OpenStore, StoreConnection
 from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.errors import (
     JobError,
@@ -28,12 +26,14 @@ from poolhand.errors import (
     Undecodable,
     UsageError,
 )
+from poolhand.misuse import explain_misuse
 from poolhand.pool.slots.fault import error_of
-from poolhand.pool.ticket import Ticket
+from poolhand.pool.ticket import Ticket, checked_timeout
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
-from poolhand.rules.validation import is_whole, shown
+from poolhand.rules.validation import OptionRule, Seconds, is_whole
+from poolhand.wire.wire import Wire
 
 T = TypeVar("T")
 
@@ -42,31 +42,25 @@ T = TypeVar("T")
 JUST_IN = 0.02
 
 
-class OpenStore(Protocol):
-    """Opens the store if needed and returns the store connection."""
-
-    async def station(self) -> StoreConnection: ...
-
-
 class StoredTicket(Ticket[T]):
     """The handle on a stored job, which may run in any process and outlive this one."""
 
-    __slots__ = ("_cancels", "_code", "_keeper", "_opened", "_parcels", "_seen")
+    __slots__ = ("_cancels", "_code", "_opened", "_seen", "_thread", "_wire")
 
     def __init__(
         self,
         seen: KnownJob,
         code: TaskCode | None,
         opened: OpenStore,
-        keeper: StoreThread,
+        thread: StoreThread,
         cancels: bool = False,
-        parcels: Serializer | None = None,
+        wire: Wire | None = None,
     ) -> None:
-        self._parcels = parcels
+        self._wire = wire
         self._seen = seen
         self._code = code
         self._opened = opened
-        self._keeper = keeper
+        self._thread = thread
         self._cancels = cancels
 
     @property
@@ -75,7 +69,7 @@ class StoredTicket(Ticket[T]):
 
     @property
     def as_of(self) -> datetime | None:
-        seen, runtime = self._seen, self._keeper.runtime
+        seen, runtime = self._seen, self._thread.runtime
         if seen.job.status.terminal:
             # A job that is over does not change any more.
             return None
@@ -93,37 +87,36 @@ class StoredTicket(Ticket[T]):
 
     async def refresh(self) -> Job:
         if not self._seen.job.status.terminal:
-            station = await self._opened.station()
-            at = station.keeper.runtime.monotonic()
-            found = (await station.keeper.ask(lambda: station.store.get([self.id])))[0]
+            connection = await self._opened.connection()
+            at = connection.thread.runtime.monotonic()
+            found = (await connection.thread.ask(lambda: connection.store.get([self.id])))[0]
             if found is not None:
                 self._seen.learn(found.job, at)
         return self.snapshot()
 
     async def explain(self) -> Explanation:
-        station = await self._opened.station()
-        runtime = station.keeper.runtime
-        return await station.keeper.ask(
-            lambda: explain_stored(station.store, self.id, runtime.wall(), runtime.identity())
+        connection = await self._opened.connection()
+        runtime = connection.thread.runtime
+        return await connection.thread.ask(
+            lambda: explain_stored(connection.store, self.id, runtime.wall(), runtime.identity())
         )
 
     async def cancel(self) -> bool:
         if not self._seen.job.status.terminal:
-            station = await self._opened.station()
-            at = station.keeper.runtime.monotonic()
-            (found,) = await station.keeper.ask(lambda: station.store.cancel([self.id], "user"))
+            connection = await self._opened.connection()
+            at = connection.thread.runtime.monotonic()
+            (found,) = await connection.thread.ask(
+                lambda: connection.store.cancel([self.id], "user")
+            )
             if found is not None:
                 self._seen.learn(found.job, at)
             await self._settled(limited=True)
         return self._seen.job.status is Status.CANCELLED
 
     async def events(self, after: int = 0) -> AsyncIterator[JobEvent]:
-        if not is_whole(after):
-            raise UsageError(
-                f"events(after={shown(after)}) is not allowed; give the number of an event, or 0"
-            )
-        station = await self._opened.station()
-        async for event in station.listening.follow(self.id, after):
+        OptionRule(is_whole, "the number of an event, or 0").require("events: after", after)
+        connection = await self._opened.connection()
+        async for event in connection.event_reader.follow(self.id, after):
             yield event
 
     async def _value(self) -> T:
@@ -148,8 +141,8 @@ class StoredTicket(Ticket[T]):
     def caller_left(self) -> None:
         seen = self._seen
         if self._cancels and not seen.job.status.terminal and not (seen.shared and seen.waiting):
-            store = self._keeper.store
-            self._keeper.do("cancel", lambda: _wish(store, self.id))
+            store = self._thread.store
+            self._thread.do("cancel", lambda: _cancel_for_caller(store, self.id))
 
     async def settled_for(self, waiter: str | None, seconds: float | None) -> None:
         """Wait as `settled_within` does; without a limit it is the wait of the job `waiter`.
@@ -168,22 +161,24 @@ class StoredTicket(Ticket[T]):
         seen = self._seen
         if seen.job.status.terminal:
             return
-        station = await self._opened.station()
+        connection = await self._opened.connection()
         seen.waiting += 1
         try:
-            found = await station.outcomes.watch.until(self.id, self._look_in(station), waiter)
+            found = await connection.outcomes.watch.until(
+                self.id, self._look_in(connection), waiter
+            )
         finally:
             seen.waiting -= 1
         if found is None:
             raise JobLost(
-                f"job {self.id} is not kept any more: it was over long ago, and forgotten",
+                f"job {self.id} is no longer kept: it ended long ago and was pruned",
                 job_id=self.id,
             )
         seen.learn(found.job, seen.at)
 
-    def _look_in(self, station: StoreConnection) -> float:
+    def _look_in(self, connection: StoreConnection) -> float:
         """Return the delay of the first poll: a job just submitted is hardly over."""
-        age = station.keeper.runtime.monotonic() - self._seen.since
+        age = connection.thread.runtime.monotonic() - self._seen.since
         return JUST_IN if age < JUST_IN else 0.0
 
     def _result(self, job: Job) -> Any:
@@ -199,10 +194,10 @@ class StoredTicket(Ticket[T]):
         try:
             return unpack_returned(job)
         except Undecodable:
-            if self._parcels is None or not isinstance(job.result, bytes):
+            if self._wire is None or not isinstance(job.result, bytes):
                 raise
-        to = bound_result(job) if self._parcels.ring is not None else b""
-        return self._parcels.read(job.result, Any, f"the result of {job.name}", to)
+        to = bound_result(job) if self._wire.ring is not None else b""
+        return self._wire.read(job.result, Any, f"the result of {job.name}", to)
 
 
 def stored_job_here() -> str | None:
@@ -212,7 +207,7 @@ def stored_job_here() -> str | None:
     return job.id if isinstance(job, Job) else None
 
 
-async def _wish(store: Store, id: str) -> None:
+async def _cancel_for_caller(store: Store, id: str) -> None:
     await store.cancel([id], "caller")
 
 
@@ -233,3 +228,94 @@ def _error(job: Job) -> BaseException:
     kind = _KINDS.get(fault.type, JobFailed)
     text = fault.message if kind is not JobFailed else f"{fault.type}: {fault.message}"
     return kind(f"job {job.id} failed: {text}", job_id=job.id)
+
+
+R = TypeVar("R")
+
+Ask = Callable[[Callable[[], Awaitable[Any]]], Any]
+"""Runs a coroutine where the store is, while the calling thread waits for its result."""
+
+
+@explain_misuse
+class SyncTicket(Generic[T]):
+    """The handle on one job for code without an event loop; any thread may use it.
+
+    `result`, `cancel`, `refresh` and `explain` block their thread. Where an event loop runs they
+    raise UsageError, since they would block the loop.
+    """
+
+    __slots__ = ("_ask", "_ticket")
+
+    def __init__(self, ticket: StoredTicket[T], ask: Ask) -> None:
+        self._ticket = ticket
+        self._ask = ask
+
+    def __repr__(self) -> str:
+        return f"<SyncTicket {self.id} {self.snapshot().status.value}>"
+
+    @property
+    def id(self) -> str:
+        """The id of the job, unique for ever."""
+        return self._ticket.id
+
+    @property
+    def status(self) -> Status:
+        """The status of the job now. Asks the store, unless the job is over or a loop runs here."""
+        return self.snapshot().status if has_loop() else self.refresh().status
+
+    def snapshot(self) -> Job:
+        """Return what this process knows of the job, without asking the store."""
+        return self._ticket.snapshot()
+
+    def refresh(self) -> Job:
+        """Read the job from the store and return it."""
+        self._check_no_loop("refresh")
+        if not self._ticket.snapshot().status.terminal:
+            self._ask(self._ticket.refresh)
+        return self._ticket.snapshot()
+
+    def explain(self) -> Explanation:
+        """Explain why the job waits, and for about how long."""
+        self._check_no_loop("explain")
+        found: Explanation = self._ask(self._ticket.explain)
+        return found
+
+    def result(self, timeout: Seconds | None = None) -> T:
+        """Wait for the value, or raise the error of the job.
+
+        After `timeout` seconds raise TimeoutError, which says why the job is not over; the job goes
+        on.
+        """
+        seconds = checked_timeout("result", timeout)
+        self._check_no_loop("result")
+        # On this thread: the store thread does not have the context of the caller.
+        waiter = stored_job_here()
+        try:
+            self._ask(lambda: self._ticket.settled_for(waiter, seconds))
+        except KeyboardInterrupt:
+            self._ticket.caller_left()
+            raise
+        # On this thread: reading a value may run user code, such as pydantic validators.
+        return self._ticket.outcome()
+
+    def cancel(self) -> bool:
+        """Cancel the job and wait until it is over; return whether it ended cancelled."""
+        self._check_no_loop("cancel")
+        cancelled: bool = self._ask(self._ticket.cancel)
+        return cancelled
+
+    def _check_no_loop(self, verb: str) -> None:
+        if has_loop():
+            raise UsageError(
+                f"{verb}() of a SyncTicket would block the event loop that runs here; use an async "
+                f"ticket: ticket = await app.get({self.id!r}), then await ticket"
+            )
+
+
+def has_loop() -> bool:
+    """Return whether an event loop runs on this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

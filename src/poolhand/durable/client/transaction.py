@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from poolhand.contract import JobBatch, JobRequest, Refusal, StoreTransaction
-from poolhand.durable.client.refusal import refused
+from poolhand.durable.client.job_request import refused
 from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 
@@ -33,31 +33,31 @@ class Transaction:
     Keep it short: while it is open, no other process can write to the file.
     """
 
-    def __init__(self, station: StoreConnection, kept: StoreTransaction) -> None:
-        self.station = station
+    def __init__(self, connection: StoreConnection, kept: StoreTransaction) -> None:
+        self.connection = connection
         self.kept = kept
         self.task = asyncio.current_task()
         self.over = False
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one SQL statement and return its rows."""
-        return await self.station.keeper.ask(lambda: self.kept.execute(sql, parameters))
+        return await self.connection.thread.ask(lambda: self.kept.execute(sql, parameters))
 
-    async def add(self, order: JobRequest) -> str:
+    async def add(self, request: JobRequest) -> str:
         """Accept a job if the transaction commits; return its id."""
-        batch = JobBatch((order,))
-        answer = await self.station.keeper.ask(lambda: self.kept.add(batch))
+        batch = JobBatch((request,))
+        answer = await self.connection.thread.ask(lambda: self.kept.add(batch))
         if isinstance(answer, Refusal):
             raise refused(answer)
         return answer[0].job.id
 
 
 @asynccontextmanager
-async def transaction(station: StoreConnection) -> AsyncIterator[Transaction]:
+async def transaction(connection: StoreConnection) -> AsyncIterator[Transaction]:
     """Open a transaction; leaving the block commits it, an exception rolls it back."""
-    refuse_within(station, "the transaction that is open")
-    ask = station.keeper.ask
-    opened = Transaction(station, await _begun(station))
+    refuse_within(connection, "the transaction that is open")
+    ask = connection.thread.ask
+    opened = Transaction(connection, await _begun(connection))
     _around.set(opened)
     try:
         yield opened
@@ -70,10 +70,10 @@ async def transaction(station: StoreConnection) -> AsyncIterator[Transaction]:
         opened.over = True
 
 
-def refuse_within(station: StoreConnection, instead: str) -> None:
+def refuse_within(connection: StoreConnection, instead: str) -> None:
     """Raise if the caller is inside a transaction: a separate write would deadlock with it."""
     around = _around.get()
-    if around is None or around.over or around.station is not station:
+    if around is None or around.over or around.connection is not connection:
         return
     # Tasks started inside run on their own, and may wait.
     if around.task is asyncio.current_task():
@@ -83,16 +83,16 @@ def refuse_within(station: StoreConnection, instead: str) -> None:
         )
 
 
-async def _begun(station: StoreConnection) -> StoreTransaction:
+async def _begun(connection: StoreConnection) -> StoreTransaction:
     """Begin a transaction; if cancelled, roll it back, as it would block all other writers."""
-    beginning = asyncio.ensure_future(station.keeper.ask(station.store.begin))
+    beginning = asyncio.ensure_future(connection.thread.ask(connection.store.begin))
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
-        beginning.add_done_callback(partial(_unwanted, station))
+        beginning.add_done_callback(partial(_unwanted, connection))
         raise
 
 
-def _unwanted(station: StoreConnection, begun: asyncio.Future[StoreTransaction]) -> None:
+def _unwanted(connection: StoreConnection, begun: asyncio.Future[StoreTransaction]) -> None:
     if not begun.cancelled() and begun.exception() is None:
-        station.keeper.do("roll back", begun.result().roll_back)
+        connection.thread.do("roll back", begun.result().roll_back)

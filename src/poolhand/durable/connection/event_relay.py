@@ -22,9 +22,9 @@ class EventRelay:
         self._events = events
         self._waiting: deque[Callable[[], None]] = deque()
         self._lock = Lock()
-        self._at_it = False
+        self._draining = False
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         if self._events.live:
             self.do(partial(self._events.emit, event))
 
@@ -32,20 +32,20 @@ class EventRelay:
         """Run a call that raises nothing, after everything added before it."""
         with self._lock:
             self._waiting.append(call)
-            if self._at_it:
+            if self._draining:
                 return
-            self._at_it = True
+            self._draining = True
         try:
-            self._runtime.in_thread(self._hand_out, "poolhand-news")
+            self._runtime.in_thread(self._drain, "poolhand-events")
         except RuntimeError:
             # No thread can be started: run the calls here, as a delay is better than losing events.
-            self._hand_out()
+            self._drain()
 
-    def _hand_out(self) -> None:
+    def _drain(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
-                    self._at_it = False
+                    self._draining = False
                     return
                 call = self._waiting.popleft()
             call()

@@ -7,6 +7,7 @@ the submits of many callers share one write.
 from __future__ import annotations
 
 import asyncio
+import os
 from asyncio import AbstractEventLoop, CancelledError, Future, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from poolhand.contract import Added, Admission, JobBatch, Refusal, Store
 from poolhand.durable.connection.event_relay import EventRelay
-from poolhand.errors import PoolhandError, StoreError, Unavailable
+from poolhand.errors import PoolhandError, StoreError, Unavailable, UsageError
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.observe.failures import warn
 from poolhand.pool.slots.runner import own_task
@@ -79,7 +80,9 @@ class AddBatch:
             return []
         own = {order.job.id for order in self.batch.orders}
         found = (
-            one.job.id for one in self.answer if one.entry in (Admission.TAKEN, Admission.PARKED)
+            one.job.id
+            for one in self.answer
+            if one.entry in (Admission.ACCEPTED, Admission.BLOCKED_SUBMITTER)
         )
         return [id for id in found if id in own]
 
@@ -94,13 +97,14 @@ class StoreThread:
         self.store = store
         self.runtime = runtime
         self.events = events
-        self.news = EventRelay(runtime, events)
-        self.loop = runtime.loop_beside("poolhand-keeper")
+        self.relay = EventRelay(runtime, events)
+        self.loop = runtime.loop_beside("poolhand-store")
         self.endings: list[Callable[[BaseException], None]] = []
         self._adds: deque[AddBatch] = deque()
         self._calls: deque[tuple[Callable[[], Awaitable[Any]], CallResult]] = deque()
         self._waits: deque[tuple[Callable[[CallResult], None], CallResult]] = deque()
         self._awake = False
+        self._process = os.getpid()
         self.closed = False
         self._answers: dict[
             AbstractEventLoop, list[tuple[CallResult, Any, BaseException | None]]
@@ -199,12 +203,12 @@ class StoreThread:
             self._told[what] = type(error)
             text = f"{type(error).__name__}: {error}"
             if is_retried and isinstance(error, StoreError):
-                line = f"the store connection fails at {what!r} and goes on trying: {text}"
+                line = f"the store connection fails at {what!r} and is retried: {text}"
             else:
                 # One-off work, or an error that is not about the connection, such as PoolFull.
                 line = f"{what}: {error.message if isinstance(error, PoolhandError) else text}"
-            self.news.do(partial(warn, line, StoreTrouble, self.events))
-            self.news.tell(StoreTrouble("", what, text))
+            self.relay.do(partial(warn, line, StoreTrouble, self.events))
+            self.relay.emit(StoreTrouble("", what, text))
 
     def well(self, what: str) -> None:
         """Note that something works again."""
@@ -212,7 +216,7 @@ class StoreThread:
 
     async def close(self, work: Work) -> None:
         """Run the last work, then end the loop, even if cancelled; from another loop."""
-        closing = own_task(asyncio.get_running_loop(), self.ask(work), "keeper-close")
+        closing = own_task(asyncio.get_running_loop(), self.ask(work), "store-close")
         closing.add_done_callback(self._ended)
         await asyncio.shield(closing)
 
@@ -238,6 +242,11 @@ class StoreThread:
             end(_closed())
 
     def _wake(self) -> None:
+        if self._process != os.getpid():
+            raise UsageError(
+                f"this process ({os.getpid()}) is a fork of the one that opened the store: it "
+                "cannot read or write for the jobs that run there"
+            )
         if not self._awake:
             try:
                 self._awake = True
@@ -323,7 +332,7 @@ class StoreThread:
     def _take_back(self, adding: AddBatch) -> None:
         ids = adding.taken
         if ids:
-            self._do("unpark", lambda: give_up(self.store, ids, adding.batch))
+            self._do("withdraw", lambda: give_up(self.store, ids, adding.batch))
 
     async def _call(self, call: Callable[[], Awaitable[Any]], reply: CallResult) -> None:
         try:
@@ -362,7 +371,7 @@ async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
 
     Of those accepted meanwhile, cancel the ones without an idempotency key.
     """
-    came_in = set(await store.unpark(ids))
+    came_in = set(await store.withdraw(ids))
     keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
     unwanted = [id for id in keyless if id in came_in]
     if unwanted:
@@ -370,7 +379,7 @@ async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
 
 
 def _closed() -> Unavailable:
-    return Unavailable("the store was closed here before it could answer; use the app again")
+    return Unavailable("this process closed the store before it answered; use the app again")
 
 
 def _told_as(error: BaseException) -> BaseException:

@@ -14,21 +14,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
-from poolhand.contract import Filter, JobPage, Lease, Owner, PoolRow, Put, Stored
+from poolhand.contract import Filter, Owner, PoolRow, Put, Store
 from poolhand.durable.client.outcomes import JobWatcher
-from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.leases.heartbeat import Heartbeat
 from poolhand.errors import Deadlock
 from poolhand.farm.records import FARMS, FarmRecord, FarmState, WorkerState, read
 from poolhand.observe.events import DeadlockFound
 from poolhand.observe.failures import warn
+from poolhand.rules.deadlock import ProcessWaits, WaitGraph, never_finishing
 from poolhand.rules.job import WAITING, Job, Status
-from poolhand.rules.values.escape import safe
-from poolhand.rules.waits.nested_waits import ProcessWaits, Scene, WorkerSlots, never_going_on
+from poolhand.rules.plain import safe
 
 TOPIC = "nested"  # the signal that a child has written waits
 NESTED = "nested/"  # the document of each process, by the id of its owner
@@ -42,44 +40,15 @@ Waits = list[tuple[str, str]]
 Written = dict[str, tuple[ProcessWaits, int]]
 
 
-class WaitReader(Protocol):
-    """The methods of a store needed to find which job awaits which."""
-
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
-
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage: ...
-
-    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
-
-    async def leases(self) -> list[Lease]: ...
-
-    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
-
-    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
-
-
-class WorkerLoad(Protocol):
-    """A worker of this process."""
-
-    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
-        """Return its slots and what runs there, given which ids each job awaits."""
-
-
 class NestedWaits:
     """Writes the waits of this process and ends those that never would; on the store thread."""
 
-    def __init__(
-        self,
-        keeper: StoreThread,
-        heart: Heartbeat,
-        watch: JobWatcher,
-        workers: Sequence[WorkerLoad],
-    ) -> None:
-        self._keeper = keeper
-        self._heart = heart
+    def __init__(self, heartbeat: Heartbeat, watch: JobWatcher) -> None:
+        self._thread = heartbeat.thread
+        self._heartbeat = heartbeat
         self._watch = watch
-        self._workers = workers
-        self._now = keeper.runtime.monotonic
+        self._workers = heartbeat.workers
+        self._now = self._thread.runtime.monotonic
         self._begun = asyncio.Event()
         self._suspects: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
         watch.waited = self._begun.set
@@ -103,12 +72,12 @@ class NestedWaits:
                 # Clear before the document is deleted: a wait that begins meanwhile sets it again.
                 self._begun.clear()
                 self._suspects.clear()
-                await self._keeper.store.delete(self._key)
-            self._keeper.well("nested waits")
+                await self._thread.store.delete(self._key)
+            self._thread.well("nested waits")
 
     @property
     def _key(self) -> str:
-        return f"{NESTED}{self._heart.owner.id}"
+        return f"{NESTED}{self._heartbeat.owner.id}"
 
     def _awaited(self) -> dict[str, list[str]]:
         awaited: dict[str, list[str]] = {}
@@ -123,7 +92,7 @@ class NestedWaits:
         return ProcessWaits(tuple(worker.slots_held(awaited) for worker in list(self._workers)))
 
     async def _write(self, awaited: dict[str, list[str]]) -> None:
-        waits, store = self._waits(awaited), self._keeper.store
+        waits, store = self._waits(awaited), self._thread.store
         await store.put([Put(self._key, msgspec.json.encode(waits), None, KEEP)])
         if waits.waits:
             store.publish(TOPIC)
@@ -133,18 +102,18 @@ class NestedWaits:
         running = self._waits({}).running()
         if not running:
             return False
-        store = self._keeper.store
+        store = self._thread.store
         written = await _written(store, await _owners(store))
         return any(waiter in running for waits, _ in written.values() for waiter, _ in waits.waits)
 
     async def _look(self) -> None:
         """Check the waits of all processes; end the youngest that can never end, if it is ours."""
-        store = self._keeper.store
+        store = self._thread.store
         owners = await _owners(store)
         written = await _written(store, owners)
-        scene = await _scene(store, owners, written, ())
-        lost = never_going_on(scene, [awaited for _, awaited in scene.waits()])
-        hopeless = [wait for wait in scene.waits() if wait[1] in lost]
+        graph = await _scene(store, owners, written, ())
+        lost = never_finishing(graph, [awaited for _, awaited in graph.waits()])
+        hopeless = [wait for wait in graph.waits() if wait[1] in lost]
         versions = {owner: version for owner, (_, version) in written.items()}
         now = self._now()
         self._suspects = {
@@ -157,7 +126,7 @@ class NestedWaits:
         since, then = self._suspects[youngest]
         renewed = all(version != then.get(owner) for owner, version in versions.items())
         if now - since >= LOOKS_APART and renewed:
-            self._end(youngest, chain(hopeless, scene.jobs), scene.jobs.get(youngest[1]))
+            self._end(youngest, chain(hopeless, graph.jobs), graph.jobs.get(youngest[1]))
 
     def _end(self, wait: tuple[str, str], waits: str, awaited: Job | None) -> None:
         replies = [reply for reply, id in self._watch.nested() if (reply.waiter, id) == wait]
@@ -172,10 +141,10 @@ class NestedWaits:
             "with a worker for that pool alone: app.worker(pools=[…])"
         )
         for reply in replies:
-            self._keeper.answer(reply, None, Deadlock(text, job_id=waiter))
-        news = self._keeper.news
-        news.do(partial(warn, f"Deadlock: {text}", DeadlockFound, self._keeper.events))
-        news.tell(DeadlockFound(pool, waiter, id, f"Deadlock: {text}"))
+            self._thread.answer(reply, None, Deadlock(text, job_id=waiter))
+        relay = self._thread.relay
+        relay.do(partial(warn, f"Deadlock: {text}", DeadlockFound, self._thread.events))
+        relay.emit(DeadlockFound(pool, waiter, id, f"Deadlock: {text}"))
 
 
 def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
@@ -189,16 +158,16 @@ def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-async def held_by_waits(store: WaitReader, job: Job) -> str | None:
+async def held_by_waits(store: Store, job: Job) -> str | None:
     """Return which waits hold all that a waiting job needs to start; None if it can start."""
     owners = await _owners(store)
     written = await _written(store, owners)
     if not written:
         return None
-    scene = await _scene(store, owners, written, (job,))
-    if job.id not in never_going_on(scene, [job.id]):
+    graph = await _scene(store, owners, written, (job,))
+    if job.id not in never_finishing(graph, [job.id]):
         return None
-    return chain(scene.waits(), scene.jobs)
+    return chain(graph.waits(), graph.jobs)
 
 
 def holds_session(job: Job) -> bool:
@@ -209,11 +178,11 @@ def holds_session(job: Job) -> bool:
     )
 
 
-async def _owners(store: WaitReader) -> list[Owner]:
-    return [lease.owner for lease in await store.leases() if not lease.buried]
+async def _owners(store: Store) -> list[Owner]:
+    return [lease.owner for lease in await store.leases() if not lease.expired]
 
 
-async def _written(store: WaitReader, owners: Sequence[Owner]) -> Written:
+async def _written(store: Store, owners: Sequence[Owner]) -> Written:
     """Return the documents of live processes with their versions, by owner."""
     living = {owner.id for owner in owners}
     found: Written = {}
@@ -227,8 +196,8 @@ async def _written(store: WaitReader, owners: Sequence[Owner]) -> Written:
 
 
 async def _scene(
-    store: WaitReader, owners: Sequence[Owner], written: Written, asked: Sequence[Job]
-) -> Scene:
+    store: Store, owners: Sequence[Owner], written: Written, asked: Sequence[Job]
+) -> WaitGraph:
     workers = tuple(worker for waits, _ in written.values() for worker in waits.workers)
     jobs = {job.id: job for job in asked}
     holders: dict[str, tuple[str, ...]] = {}
@@ -238,17 +207,17 @@ async def _scene(
     rows = await store.pools(sorted({job.pool for job in jobs.values()}))
     free = [owner for owner in owners if owner.works and owner.id not in written]
     open_pools, capped = await _open_pools(store, rows, free), await _capped(store, rows)
-    return Scene(jobs, workers, open_pools, capped, holders, apart)
+    return WaitGraph(jobs, workers, open_pools, capped, holders, apart)
 
 
 async def _learn(
-    store: WaitReader, ids: Sequence[str], jobs: dict[str, Job], holders: dict[str, tuple[str, ...]]
+    store: Store, ids: Sequence[str], jobs: dict[str, Job], holders: dict[str, tuple[str, ...]]
 ) -> None:
     """Look jobs up, then the jobs that hold what they wait for, and so on."""
     to_see = list(dict.fromkeys(ids))[:MOST]
     while to_see and len(jobs) < MOST:
         found = await store.get(to_see)
-        seen = [one.job for one in found if one is not None and not one.parked]
+        seen = [one.job for one in found if one is not None and not one.submitter_blocked]
         jobs.update((job.id, job) for job in seen)
         for job in seen:
             if job.status is Status.BLOCKED:
@@ -257,7 +226,7 @@ async def _learn(
         to_see = [id for id in dict.fromkeys(named) if id not in jobs]
 
 
-async def _holders(store: WaitReader, job: Job) -> tuple[str, ...]:
+async def _holders(store: Store, job: Job) -> tuple[str, ...]:
     """Return the jobs that hold the session or key that a job waits for; empty if unknown."""
     session = job.session if job.blocked_on == "session" else None
     key = None if session is not None else job.key
@@ -273,7 +242,7 @@ async def _holders(store: WaitReader, job: Job) -> tuple[str, ...]:
 
 
 async def _open_pools(
-    store: WaitReader, rows: Sequence[PoolRow], free: Sequence[Owner]
+    store: Store, rows: Sequence[PoolRow], free: Sequence[Owner]
 ) -> frozenset[str]:
     """Return the pools served by a worker without waits, or by a farm that can start another one.
 
@@ -290,7 +259,7 @@ async def _open_pools(
     )
 
 
-async def _farms(store: WaitReader) -> list[FarmRecord]:
+async def _farms(store: Store) -> list[FarmRecord]:
     documents = [await store.get_document(key) for key in await store.scan(FARMS, limit=MOST)]
     records = [read(one[0], FarmRecord) for one in documents if one is not None]
     return [one for one in records if one is not None]
@@ -304,7 +273,7 @@ def _can_grow(farm: FarmRecord) -> bool:
     return starting or len(farm.workers) < most
 
 
-async def _capped(store: WaitReader, rows: Sequence[PoolRow]) -> dict[str, tuple[str, ...]]:
+async def _capped(store: Store, rows: Sequence[PoolRow]) -> dict[str, tuple[str, ...]]:
     """Return the running jobs of each pool whose cap is used up."""
     capped: dict[str, tuple[str, ...]] = {}
     for row in rows:

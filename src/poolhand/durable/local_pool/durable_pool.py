@@ -19,36 +19,32 @@ from msgspec.structs import replace
 
 from poolhand.contract import JobRequest, Store
 from poolhand.durable.calls.task_registry import KNOWN, TaskCode, TaskRegistry
-from poolhand.durable.client.job_request import JobRequests, TaskCall
-from poolhand.durable.client.submit import StoreSubmitter, SubmitContext
+from poolhand.durable.client.job_request import TaskCall
+from poolhand.durable.client.submit import StoreClient, SubmitContext
 from poolhand.durable.client.task import Task
 from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.connection.opening import ConnectionSlot
-from poolhand.durable.leases.closure_homes import HOUSEHOLDS
-from poolhand.durable.local_pool.drain import DurableDrain
-from poolhand.durable.local_pool.mirror import PoolMirror, note, unheard
-from poolhand.durable.local_pool.submitter import DurableSubmitter
-from poolhand.durable.local_pool.views import DurablePoolViews
+from poolhand.durable.leases.reaper import CLOSURE_HOLDERS
+from poolhand.durable.local_pool.mirror import DurableDrain, PoolMirror, note
+from poolhand.durable.local_pool.views import DurablePoolViews, DurableSubmitter
 from poolhand.durable.worker.executor import ClosureCall, Executor
-from poolhand.durable.worker.settings import WorkerSettings
-from poolhand.durable.worker.worker import Worker, WorkerHooks
+from poolhand.durable.worker.worker import Worker, WorkerHooks, WorkerSettings
 from poolhand.errors import Conflict, Draining, PoolhandError, StoreError, Unavailable, UsageError
-from poolhand.misuse import explain_misuse
+from poolhand.misuse import check_no_option, explain_misuse
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
-from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
+from poolhand.pool.config import PoolConfig, PoolOptions, configure, draining_text, spec_of
 from poolhand.pool.engine.drain import DrainReport
 from poolhand.pool.engine.work import name_of, where_to_run
 from poolhand.pool.options import SubmitTerms, defaults, terms
-from poolhand.pool.pool import check_parts, default_runtime
+from poolhand.pool.pool import DEAD_JOB, check_parts, default_runtime
 from poolhand.pool.scope import SHARED
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.pool_spec import pool_id
-from poolhand.rules.retention import KEEP
-from poolhand.rules.scaling.pool_size import Autoscale
-from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
+from poolhand.rules.lifecycle import KEEP
+from poolhand.rules.queue.stored_desk import pool_id
+from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
+from poolhand.rules.validation import SECONDS, Seconds, to_seconds
 from poolhand.runtime import Runtime
 
 
@@ -79,23 +75,21 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         scope = config.scope
         self.id = pool_id(scope.kind, scope.id or "", self.name)
         own = replace(defaults(config), tenant=scope.tenant)
-        self._terms = terms(own, config.kept_as, self.id)
+        self._terms = terms(own, config.stored_name, self.id)
         self._events = EVENTS if events is None else events
         self._created_at = self.runtime.wall()
         self.serial = registry.next_serial()
-        self._opening = ConnectionSlot(self._make_station)
-        self._orders = JobRequests(self.runtime)
+        self._client = StoreClient(self._make_connection, self.runtime, self._events)
         self._executor = Executor(TaskRegistry(KNOWN), is_home=True)
-        self._submissions = StoreSubmitter(self, self._events)
-        self._shift: Worker | None = None
+        self._worker: Worker | None = None
         self._loop: AbstractEventLoop | None = None
         self._process = os.getpid()
         self._home = ("", "", 0, "")
         self._closed = self._gone = False
         self._leaving: DurableDrain | None = None
         self._draining: LoopTask[DrainReport] | None = None
-        self._lookout = PoolMirror(config, self._executor.closures, self.runtime, self._events)
-        self._known, self._expected = self._lookout.known, self._lookout.expected
+        self._mirror = PoolMirror(config, self._executor.closures, self.runtime, self._events)
+        self._known, self._expected = self._mirror.known, self._mirror.expected
         registry.check_free(self.known_as)
 
     def _configure(self, name: str | None, options: PoolOptions) -> PoolConfig:
@@ -111,14 +105,14 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
 
     def __repr__(self) -> str:
         named = repr(self.name)
-        if self._config.kept_as != self.name:
-            named += f" as {self._config.kept_as!r}"
+        if self._config.stored_name != self.name:
+            named += f" as {self._config.stored_name!r}"
         return f"<Pool {named} {self.id} in {self.masked(self._url)}>"
 
     @property
     def known_as(self) -> str:
         # One process may serve many tenants.
-        return self._config.kept_as if self._config.scope.is_shared else self.name
+        return self._config.stored_name if self._config.scope.is_shared else self.name
 
     @property
     def is_orphan(self) -> bool:
@@ -132,8 +126,8 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
 
     async def start(self) -> Self:
         if self._draining is not None:
-            raise UsageError(f"pool {self.name!r} was drained; make a new one")
-        if self._shift is not None:
+            raise UsageError(f"pool {self.name!r} was drained; create a new one")
+        if self._worker is not None:
             return self
         # Register first: of two pools that start at once with one name, the loser has opened
         # nothing.
@@ -141,75 +135,73 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._gone = False
         try:
-            self._shift = await self._open()
+            self._worker = await self._open()
         except BaseException:
             registry.unregister(self)
             self.abandon()
             raise
-        HOUSEHOLDS.append(self)
+        CLOSURE_HOLDERS.append(self.holds)
         return self
 
     async def _open(self) -> Worker:
-        config, lookout = self._config, self._lookout
+        config, mirror = self._config, self._mirror
         config.scope.make_folder()
         self._home = self.runtime.identity()
-        first = await self._opening.station()
-        await first.keeper.ask(lambda: lookout.check_ours(first, self.id))
-        self._opening.declare(spec_of(config, self.id))
-        station = await self._opening.station()
+        first = await self._client.connection()
+        await first.thread.ask(lambda: mirror.check_ours(first, self.id))
+        self._client.slot.declare(spec_of(config, self.id))
+        connection = await self._client.connection()
         loop = asyncio.get_running_loop()
-        await station.keeper.ask(lambda: lookout.load(station, loop))
-        name, slots = config.kept_as, self._known.slots(config)
+        await connection.thread.ask(lambda: mirror.load(connection, loop))
+        name, slots = config.stored_name, self._known.slots(config)
         terms, configs = WorkerSettings(slots, (name,)), {name: config}
-        shift = Worker(self, self._executor, configs, terms, WorkerHooks(lookout.hear))
-        lookout.resized = shift.grow
-        return await shift.start()
-
-    async def station(self) -> StoreConnection:
-        self._check_here()
-        return await self._opening.station()
+        worker = Worker(self._client, self._executor, configs, terms, WorkerHooks(mirror.hear))
+        mirror.resized = worker.grow
+        return await worker.start()
 
     def holds(self, id: str) -> bool:
         """Return whether this process holds a closure and can still run it."""
         return id in self._executor.closures and not self.is_orphan
 
-    async def hand_in(
+    async def submit_call(
         self,
         options: SubmitTerms,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Ticket[Any]:
-        self._on_shift()
+        self._open_worker()
         call, code = self._call(fn, args, kwargs, options)
-        order = self._orders.make(call, options)
         if code is None:
-            self._executor.closures[order.job.id] = ClosureCall.of(partial(fn, *args, **kwargs))
-            station = self._opening.current
-            if order.job.idempotency_key is not None and station is not None:
-                self._lookout.keep(station.outcomes.seen(order.job, self.runtime.monotonic()))
+            check_no_option(fn, kwargs)
+        request = self._client.requests.make(call, options)
+        if code is None:
+            self._executor.closures[request.job.id] = ClosureCall.of(partial(fn, *args, **kwargs))
+            connection = self._client.slot.current
+            if request.job.idempotency_key is not None and connection is not None:
+                self._mirror.keep(connection.outcomes.seen(request.job, self.runtime.monotonic()))
         how = SubmitContext.under(options, code, self._config.backpressure)
-        ticket = await self._add(order, how)
-        if ticket.status is Status.REJECTED and ticket.id == order.job.id:
+        ticket = await self._add(request, how)
+        if ticket.status is Status.REJECTED and ticket.id == request.job.id:
             # No worker will report it.
-            self._lookout.hear(ticket.snapshot())
+            self._mirror.hear(ticket.snapshot())
         return ticket
 
-    async def _add(self, order: JobRequest, how: SubmitContext) -> Ticket[Any]:
+    async def _add(self, request: JobRequest, how: SubmitContext) -> Ticket[Any]:
         """Submit a request to the store, and expect the end of its job."""
-        id = order.job.id
+        id = request.job.id
         self._expected.add(id)
         try:
-            (ticket,) = await self._submissions.submit([order], how)
+            (ticket,) = await self._client.submitter.submit([request], how)
         except PoolhandError as error:
             if not isinstance(error, StoreError) or isinstance(error, Conflict):
-                self._lookout.forget(id)
+                self._mirror.forget(id)
             # For other errors it is unknown whether the job was accepted, and its closure may be
             # needed.
             raise
         if ticket.id != id:
             # It joined a job of the same key, which has its own call.
-            self._lookout.forget(id)
+            self._mirror.forget(id)
         else:
             self._known.submitted += 1
             self._expected.confirm(id)
@@ -218,10 +210,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
     async def drain(self, timeout: Seconds | None = None) -> DrainReport:
         """Stop within `timeout` seconds: finish what can be, leave the rest in the store."""
         seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
-        if not is_seconds(seconds):
-            raise UsageError(
-                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
-            )
+        SECONDS.require("drain: timeout", seconds)
         if self._draining is None or _has_failed(self._draining):
             self._begin_drain(seconds)
         elif timeout is not None and self._leaving is not None:
@@ -231,13 +220,13 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
 
     def _begin_drain(self, seconds: float) -> None:
         if self._draining is None:
-            self._on_shift()
+            self._open_worker()
         self._closed = True
-        shift, station, lookout = self._shift, self._opening.current, self._lookout
-        assert shift is not None
-        lookout.resized = unheard
-        if station is not None:
-            self._leaving = DurableDrain(shift, station, lookout, seconds)
+        worker, connection, mirror = self._worker, self._client.slot.current, self._mirror
+        assert worker is not None
+        mirror.resized = None
+        if connection is not None:
+            self._leaving = DurableDrain(worker, connection, mirror, seconds)
         loop = asyncio.get_running_loop()
         self._draining = loop.create_task(self._stop(), name=f"{self.name}-drain")
 
@@ -257,22 +246,20 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         """Release the resources of a pool whose loop was closed, as if its process had died."""
         if self._process == os.getpid():
             self._move_out()
-            self._opening.abandon()
+            self._client.slot.abandon()
 
     async def resize(self, max_concurrent: int) -> None:
-        check, allowed = CHECKS["max_concurrent"]
-        if not check(max_concurrent):
-            raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
-        shift = self._on_shift()
+        SLOTS.require("resize: max_concurrent", max_concurrent)
+        worker = self._open_worker()
         config = replace(self._config, max_concurrent=max_concurrent)
-        await self._opening.redeclare(spec_of(config, self.id))
+        await self._client.slot.redeclare(spec_of(config, self.id))
         self._config = config
-        shift.grow(max_concurrent)
-        station = await self._opening.station()
-        pool, slots = (self.id, config.kept_as), str(max_concurrent)
+        worker.grow(max_concurrent)
+        connection = await self._client.connection()
+        pool, slots = (self.id, config.stored_name), str(max_concurrent)
         with suppress(StoreError):
-            await station.keeper.ask(lambda: note(station, audit.RESIZE, pool, slots))
-            await station.keeper.ask(lambda: self._lookout.look(station))
+            await connection.thread.ask(lambda: note(connection, audit.RESIZE, pool, slots))
+            await connection.thread.ask(lambda: self._mirror.look(connection))
 
     def set_autoscale(self, settings: Autoscale | None) -> None:
         if settings is not None:
@@ -286,21 +273,22 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
 
     async def rerun(self, job: Job | str) -> Ticket[object]:
         """Run a dead job again, as a new job with the same call and options."""
-        if not isinstance(job, Job | str):
-            raise UsageError(f"rerun({job!r}) is not allowed; give a job of pool.dead(), or its id")
-        self._on_shift()
+        DEAD_JOB.require("rerun: job", job)
+        self._open_worker()
         id = job if isinstance(job, str) else job.id
-        station = await self.station()
-        found = await station.keeper.ask(lambda: self._lookout.find_dead(station, id))
+        connection = await self._client.connection()
+        found = await connection.thread.ask(lambda: self._mirror.find_dead(connection, id))
         if found is None:
-            raise UsageError(f"job {id!r} is no dead job of pool {self.name!r}; see pool.dead()")
-        order = self._orders.again(*found, "user")
+            raise UsageError(
+                f"job {id!r} is not a dead letter of pool {self.name!r}; see pool.dead()"
+            )
+        request = self._client.requests.again(*found, "user")
         closures = self._executor.closures
         if id in closures:
-            closures[order.job.id] = closures[id]
-        how = SubmitContext(self._executor.codes.find(order.job.name), self._config.backpressure)
+            closures[request.job.id] = closures[id]
+        how = SubmitContext(self._executor.codes.find(request.job.name), self._config.backpressure)
         try:
-            ticket = await self._add(order, how)
+            ticket = await self._add(request, how)
         except Conflict as error:
             raise UsageError(error.message) from error
         self._known.dead.pop(id, None)
@@ -322,17 +310,17 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         where_to_run(fn, terms.options.run_in, self._config.run_in)
         return TaskCall(name_of(fn), home=self._home), None
 
-    def _make_station(self) -> StoreConnection:
+    def _make_connection(self) -> StoreConnection:
+        self._check_here()
         store = self.make_store(self._url, self.runtime)
         return StoreConnection(store, self.runtime, self._events, KEEP)
 
-    def _on_shift(self) -> Worker:
-        shift = self._started()
+    def _open_worker(self) -> Worker:
+        worker = self._started()
         if self._closed:
-            text = f"pool {self.name!r} is draining and takes no new work"
-            raise Draining(text, policy="draining")
+            raise Draining(draining_text(self.name), policy="draining")
         self._check_here()
-        return shift
+        return worker
 
     def _check_here(self) -> None:
         if self._gone:
@@ -343,11 +331,10 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
 
     def _set_paused(self, paused: bool) -> None:
         """Pause or resume the pool soon; errors are reported as an event."""
-        self._on_shift()
-        station, name = self._opening.current, self._config.kept_as
-        assert station is not None
-        station.keeper.do("pool", lambda: station.store.pause(name, paused, "user"))
-        self._lookout.set_paused(paused)
+        self._open_worker()
+        connection = self._client.slot.current
+        assert connection is not None
+        self._mirror.set_paused(connection, paused)
 
     async def _stop(self) -> DrainReport:
         began = self.runtime.monotonic()
@@ -357,22 +344,22 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
             registry.unregister(self)
             self._move_out()
             with suppress(StoreError):
-                await self._opening.close()
+                await self._client.slot.close()
         return self._known.report(stuck, self.runtime.monotonic() - began)
 
     async def _wind_up(self) -> int:
         """Drain the worker; return how many slots run code that would not stop."""
-        assert self._shift is not None
+        assert self._worker is not None
         if self._leaving is None:
-            return (await self._shift.drain(0.0)).stuck
-        return (await self._leaving.run((self.id, self._config.kept_as))).stuck
+            return (await self._worker.drain(0.0)).stuck
+        return (await self._leaving.run((self.id, self._config.stored_name))).stuck
 
     def _move_out(self) -> None:
         """Drop all closures, and unregister as their home."""
         self._gone = True
         self._executor.closures.clear()
-        if self in HOUSEHOLDS:
-            HOUSEHOLDS.remove(self)
+        if self.holds in CLOSURE_HOLDERS:
+            CLOSURE_HOLDERS.remove(self.holds)
 
 
 def _has_failed(task: LoopTask[DrainReport]) -> bool:

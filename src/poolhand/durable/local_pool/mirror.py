@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Timeout
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 
@@ -14,15 +14,15 @@ from poolhand.contract import Filter, LogLine, PoolRow
 from poolhand.durable.client.explain import pool_named
 from poolhand.durable.client.outcomes import KnownJob
 from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.local_pool.expected import ExpectedEnd, ExpectedJobs
-from poolhand.durable.local_pool.known import PoolCounts, StoreCounts
+from poolhand.durable.local_pool.counts import ExpectedEnd, ExpectedJobs, PoolCounts, StoreCounts
 from poolhand.durable.worker.executor import ClosureCall
-from poolhand.errors import Conflict
+from poolhand.durable.worker.worker import Worker, WorkerReport
+from poolhand.errors import Conflict, StoreError
 from poolhand.observe.events import Events, JobEnded
 from poolhand.pool.config import PoolConfig
 from poolhand.rules import audit
 from poolhand.rules.job import Job
-from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.stored_desk import undeclared
 from poolhand.runtime import Runtime
 
 LOOK_EVERY = 0.5
@@ -46,10 +46,10 @@ class PoolMirror:
         runtime: Runtime,
         events: Events,
     ) -> None:
-        self.known = PoolCounts(config.kept_as, runtime.wall())
+        self.known = PoolCounts(config.stored_name, runtime.wall())
         self.expected = ExpectedJobs(runtime.monotonic)
-        self.resized: Callable[[int], None] = unheard
-        self._name = config.kept_as
+        self.resized: Callable[[int], None] | None = None
+        self._name = config.stored_name
         self._shared = config.scope.is_shared
         self._history = config.history
         self._closures = closures
@@ -57,68 +57,76 @@ class PoolMirror:
         self._noticed: Sequence[ExpectedEnd] = ()
         self._values: dict[str, KnownJob] = {}
         self._looks = self._seen = 0
+        self._pausing: object = None
         self._wake = asyncio.Event()
 
-    async def check_ours(self, station: StoreConnection, id: str) -> None:
+    async def check_ours(self, connection: StoreConnection, id: str) -> None:
         """Raise if the store has another pool of this name."""
-        row = await pool_named(station.store, self._name)
+        row = await pool_named(connection.store, self._name)
         if row is not None and row.spec.id != id and row.spec != undeclared(self._name):
             raise Conflict(
                 f"the store has another pool named {self._name!r} ({row.spec.id}, not {id}); give "
                 "one of the two another name"
             )
 
-    async def load(self, station: StoreConnection, loop: AbstractEventLoop) -> None:
+    async def load(self, connection: StoreConnection, loop: AbstractEventLoop) -> None:
         """Load the state that an earlier run left, and start polling for a pool on that loop."""
-        store, known, history = station.store, self.known, self._history
+        store, known, history = connection.store, self.known, self._history
         if history:
             page = await store.find(Filter(self._name, dead=True), limit=history)
             known.dead = {one.job.id: one.job for one in reversed(page.jobs)}
-        await self.look(station)
+        await self.look(connection)
         store.subscribe(self._hint)
-        station.keeper.start("facts", lambda: self._look_on(station, loop))
+        connection.thread.start("facts", lambda: self._look_on(connection, loop))
 
-    async def look(self, station: StoreConnection) -> PoolRow:
+    async def look(self, connection: StoreConnection) -> PoolRow:
         """Read the row and the counts of the pool from the store; return the row."""
         known = self.known
         self._looks += 1
-        number, as_of = self._looks, station.keeper.runtime.wall()
-        row = await pool_named(station.store, self._name)
-        counts = await station.store.count(Filter(self._name))
-        if row is not None and number > self._seen:
+        number, as_of = self._looks, connection.thread.runtime.wall()
+        row = await pool_named(connection.store, self._name)
+        counts = await connection.store.count(Filter(self._name))
+        if row is not None and number > self._seen and self._pausing is None:
             # Ignore this result if a look that began later has already returned.
             self._seen, known.look = number, StoreCounts(row, counts, as_of)
         return row or known.look.row
 
-    def set_paused(self, paused: bool) -> None:
-        """Note that the pool is about to be paused or resumed; looks in flight are ignored."""
-        self._seen, look = self._looks, self.known.look
+    def set_paused(self, connection: StoreConnection, paused: bool) -> None:
+        """Pause or resume the pool soon; until that is written, looks at the store are ignored."""
+        self._pausing = pausing = object()
+        look = self.known.look
         self.known.look = replace(look, row=replace(look.row, paused=paused))
 
-    async def is_busy(self, station: StoreConnection) -> bool:
+        async def pause() -> None:
+            try:
+                await connection.store.pause(self._name, paused, "user")
+            finally:
+                self._seen = self._looks
+                if self._pausing is pausing:
+                    self._pausing = None
+
+        connection.thread.do("pool", pause)
+
+    async def is_busy(self, connection: StoreConnection) -> bool:
         """Return whether anything is left that could run now.
 
         In a shared pool, jobs of other submitters do not count: other processes go on with them.
         """
-        row = await self.look(station)
+        row = await self.look(connection)
         if row.paused:
             # Nothing will be claimed.
             return row.running > 0 and not self._shared
         if self._shared:
-            return await self.expected.are_open(station.store)
+            return await self.expected.are_open(connection.store)
         if row.queued + row.blocked + row.running:
             return True
-        causes = await station.store.causes()
-        return station.homes.cause in causes.get(self._name, ())
+        causes = await connection.store.causes()
+        return connection.homes.cause in causes.get(self._name, ())
 
-    async def look_at_all(self, station: StoreConnection) -> list[ExpectedEnd]:
-        """Poll all jobs whose end is not known, for the last time."""
-        return await self.expected.look_at_all(station.store)
-
-    async def find_dead(self, station: StoreConnection, id: str) -> tuple[Job, bytes] | None:
+    async def find_dead(self, connection: StoreConnection, id: str) -> tuple[Job, bytes] | None:
         """Return a dead job of this pool and its call record; None if it is not one."""
-        (stored,) = await station.store.get([id])
-        brief = await station.store.brief(id)
+        (stored,) = await connection.store.get([id])
+        brief = await connection.store.brief(id)
         if stored is None or brief is None or not stored.dead or stored.job.pool != self._name:
             return None
         return stored.job, brief
@@ -126,7 +134,7 @@ class PoolMirror:
     def notice(self, gone: Sequence[ExpectedEnd]) -> None:
         """Note jobs that are over; report them at the next look, unless a worker has by then."""
         slots = self.known.look.row.slots
-        if slots is not None:
+        if slots is not None and self.resized is not None:
             self.resized(slots)
         before, self._noticed = self._noticed, gone
         for one in before:
@@ -157,21 +165,21 @@ class PoolMirror:
         self._values.pop(id, None)
         self._closures.pop(id, None)
 
-    async def _look_on(self, station: StoreConnection, loop: AbstractEventLoop) -> None:
-        now = station.keeper.runtime.monotonic
+    async def _look_on(self, connection: StoreConnection, loop: AbstractEventLoop) -> None:
+        now = connection.thread.runtime.monotonic
         due = now() + LOOK_EVERY
         while True:
             await self._hinted(due - now())
             began = now()
-            await self.look(station)
+            await self.look(connection)
             if began >= due:
                 due = began + LOOK_EVERY
-                gone = await self.expected.look(station.store, station.outcomes.meet)
+                gone = await self.expected.look(connection.store, connection.outcomes.meet)
                 with suppress(RuntimeError):
                     # RuntimeError: the loop is closed and the pool an orphan, so the result is not
                     # needed.
                     loop.call_soon_threadsafe(self.notice, gone)
-            station.keeper.well("facts")
+            connection.thread.well("facts")
             await asyncio.sleep(max(LOOK_SOON, (now() - began) * REST))
 
     async def _hinted(self, seconds: float) -> None:
@@ -189,12 +197,70 @@ class PoolMirror:
 
 
 async def note(
-    station: StoreConnection, kind: str, pool: tuple[str, str], detail: str = ""
+    connection: StoreConnection, kind: str, pool: tuple[str, str], detail: str = ""
 ) -> None:
     """Write an audit record of a user's action on a pool, given by its id and name."""
-    record = audit.acted(kind, pool, "user", detail, station.keeper.runtime.wall())
-    await station.store.append([LogLine(audit.STREAM, kind, json.encode(record))])
+    record = audit.acted(kind, pool, "user", detail, connection.thread.runtime.wall())
+    await connection.store.append([LogLine(audit.STREAM, kind, json.encode(record))])
 
 
-def unheard(slots: int) -> None:
-    """Ignore a resize: there are no slots to adjust."""
+BUSY_EVERY = 0.05
+STORE_WITHIN = 2.0
+
+
+class DurableDrain:
+    """Stops the worker of a pool by a deadline, which may become earlier.
+
+    A store that is away does not prevent stopping: its jobs stay in it.
+    """
+
+    def __init__(
+        self, worker: Worker, connection: StoreConnection, mirror: PoolMirror, timeout: float
+    ) -> None:
+        self._worker = worker
+        self._connection = connection
+        self._mirror = mirror
+        self._now = asyncio.get_running_loop().time
+        self._deadline = self._now() + timeout
+        self._limit: Timeout | None = None
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._deadline - self._now())
+
+    def hurry(self, timeout: float) -> None:
+        """Make the deadline earlier, never later."""
+        self._deadline = min(self._deadline, self._now() + timeout)
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(self._deadline)
+        self._worker.hurry(self.left)
+
+    async def run(self, pool: tuple[str, str]) -> WorkerReport:
+        """Drain the pool of that id and name."""
+        thread = self._connection.thread
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(STORE_WITHIN):
+                await thread.ask(lambda: note(self._connection, audit.DRAIN, pool))
+        with suppress(StoreError, TimeoutError):
+            await self._finish()
+        report = await self._worker.drain(self.left)
+        with suppress(StoreError, TimeoutError):
+            # The last look at the store; the worker has reported everything by now.
+            async with asyncio.timeout(STORE_WITHIN):
+                mirror, store = self._mirror, self._connection.store
+                mirror.notice(await thread.ask(lambda: mirror.expected.look_at_all(store)))
+                mirror.notice(())
+                await thread.ask(lambda: mirror.look(self._connection))
+        return report
+
+    async def _finish(self) -> None:
+        """Wait until nothing is left that could run now."""
+        mirror, connection = self._mirror, self._connection
+        try:
+            async with asyncio.timeout_at(self._deadline) as self._limit:
+                while True:
+                    if not await connection.thread.ask(lambda: mirror.is_busy(connection)):
+                        return
+                    await asyncio.sleep(BUSY_EVERY)
+        finally:
+            self._limit = None

@@ -1,20 +1,116 @@
-"""The views of a durable pool: the state of its store when it was last read."""
+"""The submits and views of a durable pool: as of the last time its store was read."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
+from functools import partial
+from typing import Any
 
-from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.local_pool.known import PoolCounts
+from msgspec.structs import replace
+
+from poolhand.durable.client.submit import StoreClient, map_stored, map_window
+from poolhand.durable.client.task import Task
+from poolhand.durable.local_pool.counts import PoolCounts
 from poolhand.durable.local_pool.mirror import PoolMirror
 from poolhand.durable.worker.worker import Worker
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.health import PoolHealth, not_started
-from poolhand.pool.engine.snapshot import PoolSnapshot, PoolStats
+from poolhand.pool.engine.views import PoolHealth, PoolSnapshot, PoolStats, not_started
+from poolhand.pool.mapping import check_map
+from poolhand.pool.options import Options, SubmitTerms, terms
 from poolhand.pool.pool import Pool
+from poolhand.pool.submitter import Submitter
+from poolhand.pool.ticket import Ticket
 from poolhand.rules.audit import AuditLine
 from poolhand.rules.job import Job
+from poolhand.rules.validation import shown
+
+
+@explain_misuse
+class DurableSubmitter(Submitter):
+    """Submits work with one set of options, as stored jobs."""
+
+    _durable = True
+
+    @abstractmethod
+    async def submit_call(
+        self,
+        options: SubmitTerms,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Ticket[Any]:
+        """Store a call and return its ticket."""
+
+    async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        """Submit a call and return its ticket; from then on the job survives crashes."""
+        return await self.submit_call(self._terms, fn, args, kwargs)
+
+    def submit_nowait(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        raise UsageError(
+            f"pool {self._config.name!r} is durable, and a store cannot answer without waiting; "
+            "use await pool.submit(…)"
+        )
+
+    async def submit_or_refuse(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Ticket[Any]:
+        return await self.submit_call(replace(self._terms, waits=False), fn, args, kwargs)
+
+    async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Submit and wait; return the value, or raise the exception of the job."""
+        return await (await self.submit(fn, *args, **kwargs))
+
+    async def map(
+        self,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Run `fn(item)` for every item, each as a stored job; return values in the order of items.
+
+        The first failure ends it as in a pool in memory: no further item is taken, its jobs that
+        wait or run are cancelled and over, then the error is raised.
+        """
+        check_map(self, fn.code.fn if isinstance(fn, Task) else fn, items, return_exceptions)
+        return await map_stored(
+            partial(self.submit, fn),
+            items,
+            limit=map_window(self._config.max_concurrent, self._config.backpressure),
+            return_exceptions=return_exceptions,
+        )
+
+    def _view(self, options: Options) -> DurableSubmitter:
+        tenant = self._config.scope.tenant
+        if tenant is not None and options.tenant not in (None, tenant):
+            raise UsageError(
+                f"Pool {self._config.name!r}, with_options: tenant={shown(options.tenant)} is not "
+                f"allowed; the pool is that of tenant {shown(tenant)}, and so are its jobs: leave "
+                "it out"
+            )
+        return DurablePoolView(self, options if tenant is None else replace(options, tenant=tenant))
+
+
+class DurablePoolView(DurableSubmitter):
+    """A durable pool with other submit options."""
+
+    def __init__(self, origin: DurableSubmitter, options: Options) -> None:
+        self._config = origin._config
+        self._terms = terms(options, origin._terms.draft.pool, origin._terms.draft.pool_id)
+        self._origin = origin
+
+    async def submit_call(
+        self,
+        options: SubmitTerms,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Ticket[Any]:
+        return await self._origin.submit_call(options, fn, args, kwargs)
 
 
 class DurablePoolViews(Pool):
@@ -22,15 +118,12 @@ class DurablePoolViews(Pool):
 
     _closed: bool
     _gone: bool
+    _client: StoreClient
     _config: PoolConfig
     _created_at: datetime
     _known: PoolCounts
-    _lookout: PoolMirror
-    _shift: Worker | None
-
-    async def station(self) -> StoreConnection:
-        """Return this process's store connection."""
-        raise NotImplementedError
+    _mirror: PoolMirror
+    _worker: Worker | None
 
     def stats(self) -> PoolStats:
         self._started()
@@ -38,28 +131,28 @@ class DurablePoolViews(Pool):
 
     def size(self) -> int:
         self._started()
-        return self._known.size
+        return self._known.look.running + self._known.look.waiting
 
     def health(self) -> PoolHealth:
         config = self._config
-        if self._shift is None:
+        if self._worker is None:
             return not_started(config)
-        here = self._shift.examined(self._known.slots(config), config.stale_after)
+        here = self._worker.examined(self._known.slots(config), config.stale_after)
         state = "draining" if self._closed else "idle"
         state = "stopped" if self._gone else state
         return self._known.health(here, self.runtime.monotonic(), state, config)
 
     def snapshot(self) -> PoolSnapshot:
-        shift, workers = self._started(), self.health().workers
+        worker, workers = self._started(), self.health().workers
         named = (self.id, self._created_at, self._closed)
-        here = (shift.jobs(), shift.stuck, workers)
+        here = (worker.jobs(), worker.stuck, workers)
         return self._known.snapshot(self._config, named, here)
 
     async def refresh(self) -> PoolSnapshot:
         self._started()
         if not self._gone:
-            station = await self.station()
-            await station.keeper.ask(lambda: self._lookout.look(station))
+            connection = await self._client.connection()
+            await connection.thread.ask(lambda: self._mirror.look(connection))
         return self.snapshot()
 
     def audit(self, after: int = 0, kind: str = "") -> list[AuditLine]:
@@ -73,8 +166,8 @@ class DurablePoolViews(Pool):
         return list(self._known.dead.values())
 
     def _started(self) -> Worker:
-        if self._shift is None:
+        if self._worker is None:
             raise UsageError(
                 f"pool {self.name!r} is not started; use `async with` or `await pool.start()`"
             )
-        return self._shift
+        return self._worker

@@ -1,7 +1,7 @@
-"""The event writer: writes the events of running jobs to their event logs, in batches.
+"""Events of running jobs: `emit` and `progress`, and the writer that stores them in batches.
 
-It takes events from any thread and writes on the store thread a few times a second. Events that a
-job emits before its end are written before its end, or with it.
+The writer takes events from any thread and writes on the store thread a few times a second. Events
+that a job emits before its end are written before its end, or with it.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Generator, Iterable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
-from poolhand.context import TOLD
+from poolhand.context import EMITTED, running
 from poolhand.contract import Change, LogLine, Store
-from poolhand.durable.connection.store_thread import StoreThread
-from poolhand.durable.streams.numbers import last_number
-from poolhand.errors import StoreError, Unavailable
+from poolhand.durable.streams.event_reader import last_number
+from poolhand.errors import StoreError, TooLarge, Unavailable, UsageError
 from poolhand.rules.job import Job
-from poolhand.rules.streams import TOLD_TOPIC, StreamKind, events_of
+from poolhand.rules.streams import EVENTS_TOPIC, MOST_DATA, StreamKind, events_of
+from poolhand.wire.typed import dump_for_json
+
+if TYPE_CHECKING:
+    from poolhand.durable.connection.store_thread import StoreThread
+
+_encode = msgspec.json.Encoder(enc_hook=dump_for_json).encode
 
 GATHER = 0.05  # seconds in which lines are collected
 ENOUGH = 4096  # unwritten bytes of one job that trigger a write at once
@@ -39,7 +46,7 @@ class JobStream:
     """
 
     def __init__(self, job: Job, token: int) -> None:
-        self.stream = events_of(job.id)
+        self.name = events_of(job.id)
         self.attempt = job.attempts
         self.token = token
         self.lines: deque[LogLine] = deque()
@@ -50,7 +57,7 @@ class JobStream:
 
     def line(self, kind: StreamKind, data: bytes) -> LogLine:
         body = b'{"attempt":%d,"data":%s}' % (self.attempt, data)
-        return LogLine(self.stream, kind, body, self.token)
+        return LogLine(self.name, kind, body, self.token)
 
     def put(self, line: LogLine) -> None:
         self.size += len(line.body)
@@ -67,7 +74,7 @@ class JobStream:
 
         An attempt that finds lines of earlier attempts first writes that it restarts.
         """
-        before, self.last = self.last, await last_number(store, self.stream, self.last)
+        before, self.last = self.last, await last_number(store, self.name, self.last)
         if self.begun:
             self.drop(self.last - before)
         elif self.last:
@@ -78,46 +85,46 @@ class JobStream:
 
 
 class EventWriter:
-    """The streams of running attempts by token; all but `tell` runs on the store thread."""
+    """The streams of running attempts by token; all but `emit` runs on the store thread."""
 
-    def __init__(self, keeper: StoreThread, keep: int = KEEP_EVENTS) -> None:
-        self._keeper = keeper
+    def __init__(self, thread: StoreThread, keep: int = KEEP_EVENTS) -> None:
+        self._thread = thread
         self._keep = keep
-        self._stories: dict[int, JobStream] = {}
+        self._streams: dict[int, JobStream] = {}
         self._awake = False
         self._wake = asyncio.Event()
         self._enough = asyncio.Event()
         self._turn = asyncio.Lock()
 
-    def tell(self, job: Job, token: int, kind: StreamKind, data: bytes) -> Awaitable[None]:
+    def emit(self, job: Job, token: int, kind: StreamKind, data: bytes) -> Awaitable[None]:
         """Queue an event of a job, as JSON; awaiting it waits while too much is unwritten."""
-        story = self._stories.get(token)
-        if story is None:
+        stream = self._streams.get(token)
+        if stream is None:
             # Atomic: a job may emit from several threads.
-            story = self._stories.setdefault(token, JobStream(job, token))
-        if story.lost or story.closed or self._keeper.closed:
+            stream = self._streams.setdefault(token, JobStream(job, token))
+        if stream.lost or stream.closed or self._thread.closed:
             # Events of an attempt that is over or lost are discarded.
-            return TOLD
-        if story.size > FAR_TOO_MUCH:
+            return EMITTED
+        if stream.size > FAR_TOO_MUCH:
             raise Unavailable(
-                f"job {job.id} tells more than can be written: {story.size:,} bytes wait for the "
-                "store; await emit(…) and progress(…), which then wait for it as well"
+                f"job {job.id} emits events faster than the store can write them: {stream.size:,} "
+                "bytes wait; await emit(…) and progress(…), which then wait for the store"
             )
-        story.put(story.line(kind, data))
-        enough = story.size > ENOUGH
+        stream.put(stream.line(kind, data))
+        enough = stream.size > ENOUGH
         if enough or not self._awake:
             self._awake = True
-            self._keeper.post(self._hear, enough)
-        return TOLD if story.size <= TOO_MUCH else self._room(story)
+            self._thread.post(self._hear, enough)
+        return EMITTED if stream.size <= TOO_MUCH else self._room(stream)
 
-    def _room(self, story: JobStream) -> Awaitable[None]:
+    def _room(self, stream: JobStream) -> Awaitable[None]:
         """Wait for the store: in a thread at once, else when the result is awaited."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            self._keeper.ask_sync(lambda: _written(story))
-            return TOLD
-        return StreamRoom(self._keeper, story)
+            self._thread.ask_sync(lambda: _written(stream))
+            return EMITTED
+        return StreamRoom(self._thread, stream)
 
     def _hear(self, enough: bool) -> None:
         self._wake.set()
@@ -127,11 +134,9 @@ class EventWriter:
     async def run(self) -> None:
         while True:
             await self._wake.wait()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(GATHER):
                     await self._enough.wait()
-            except TimeoutError:
-                pass
             self._wake.clear()
             self._enough.clear()
             # Clear before reading: lines that are added from now on wake the writer again.
@@ -140,80 +145,113 @@ class EventWriter:
 
     async def _write_open(self) -> None:
         async with self._turn:
-            stories = [one for one in list(self._stories.values()) if one.lines and not one.closed]
+            streams = [one for one in list(self._streams.values()) if one.lines and not one.closed]
             try:
-                await self._write(stories)
+                await self._write(streams)
             except StoreError as error:
-                for story in stories:
-                    story.sure = False
-                self._keeper.trouble("events", error)
-                self._keeper.loop.call_later(TRY_AGAIN, self._hear, True)
+                for stream in streams:
+                    stream.sure = False
+                self._thread.trouble("events", error)
+                self._thread.loop.call_later(TRY_AGAIN, self._hear, True)
             else:
-                self._keeper.well("events")
+                self._thread.well("events")
 
-    async def _write(self, stories: Sequence[JobStream]) -> None:
-        store = self._keeper.store
-        for story in stories:
-            if not story.sure:
-                await story.look(store)
-        lots = [(story, list(story.lines)) for story in stories]
+    async def _write(self, streams: Sequence[JobStream]) -> None:
+        store = self._thread.store
+        for stream in streams:
+            if not stream.sure:
+                await stream.look(store)
+        lots = [(stream, list(stream.lines)) for stream in streams]
         lost = await store.append([line for _, lines in lots for line in lines])
-        for story, lines in lots:
-            story.lost = story.token in lost
-            story.last += len(lines)
-            story.drop(len(lines))
-            await self._trim(story)
-        store.publish(TOLD_TOPIC)
+        for stream, lines in lots:
+            stream.lost = stream.token in lost
+            stream.last += len(lines)
+            stream.drop(len(lines))
+            await self._trim(stream)
+        store.publish(EVENTS_TOPIC)
 
-    async def _trim(self, story: JobStream) -> None:
+    async def _trim(self, stream: JobStream) -> None:
         """Delete the oldest events beyond the limit."""
-        before = story.last - self._keep + 1
-        if before - story.trimmed > max(1, self._keep * TRIM_EVERY):
-            await self._keeper.store.trim(story.stream, before)
-            story.trimmed = before
+        before = stream.last - self._keep + 1
+        if before - stream.trimmed > max(1, self._keep * TRIM_EVERY):
+            await self._thread.store.trim(stream.name, before)
+            stream.trimmed = before
 
     async def closing(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes with the unwritten events of their attempts."""
-        if not any(change.token in self._stories for change in changes):
+        if not any(change.token in self._streams for change in changes):
             return list(changes)
         async with self._turn:
-            return [await self._with_story(change) for change in changes]
+            return [await self._with_stream(change) for change in changes]
 
-    async def _with_story(self, change: Change) -> Change:
-        story = self._stories.get(change.token)
-        if story is None or story.lost:
+    async def _with_stream(self, change: Change) -> Change:
+        stream = self._streams.get(change.token)
+        if stream is None or stream.lost:
             return change
-        story.closed = True
-        if not story.sure:
-            await story.look(self._keeper.store)
-        lines = list(story.lines)
+        stream.closed = True
+        if not stream.sure:
+            await stream.look(self._thread.store)
+        lines = list(stream.lines)
         if not change.job.status.terminal:
-            lines.append(story.line(StreamKind.STATE, b'"%s"' % change.job.status.encode()))
+            lines.append(stream.line(StreamKind.STATE, b'"%s"' % change.job.status.encode()))
         return replace(change, log=(*change.log, *lines))
 
     def over(self, tokens: Iterable[int]) -> None:
         """Remove attempts that have ended."""
-        stories = [self._stories.pop(token) for token in tokens if token in self._stories]
-        for story in stories:
-            story.lost = True
-            story.shrunk.set()
-        if stories:
-            self._keeper.store.publish(TOLD_TOPIC)
+        streams = [self._streams.pop(token) for token in tokens if token in self._streams]
+        for stream in streams:
+            stream.lost = True
+            stream.shrunk.set()
+        if streams:
+            self._thread.store.publish(EVENTS_TOPIC)
 
 
 class StreamRoom:
     """Waits, if awaited, until there is room for more events."""
 
-    def __init__(self, keeper: StoreThread, story: JobStream) -> None:
-        self._keeper = keeper
-        self._story = story
+    def __init__(self, thread: StoreThread, stream: JobStream) -> None:
+        self._thread = thread
+        self._stream = stream
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._keeper.ask(lambda: _written(self._story)).__await__()
+        return self._thread.ask(lambda: _written(self._stream)).__await__()
 
 
-async def _written(story: JobStream) -> None:
+async def _written(stream: JobStream) -> None:
     """Wait until the unwritten part of a stream is below the limit."""
-    while story.size > TOO_MUCH and not story.lost:
-        story.shrunk.clear()
-        await story.shrunk.wait()
+    while stream.size > TOO_MUCH and not stream.lost:
+        stream.shrunk.clear()
+        await stream.shrunk.wait()
+
+
+def emit(chunk: Any) -> Awaitable[None]:
+    """Stream a piece of the answer, as JSON: `await emit(token)`.
+
+    `ticket.events()` reads it, from any process and as often as needed. Awaiting it waits while the
+    store cannot keep up; in a thread the call itself waits. Outside of a stored job it does
+    nothing.
+    """
+    return _emit(StreamKind.CHUNK, chunk, "emit")
+
+
+def progress(message: str = "", /, **details: Any) -> Awaitable[None]:
+    """Report the progress of the job: `await progress("reading", page=3, of=10)`."""
+    if not isinstance(message, str):
+        raise UsageError(f"progress takes a text and named details, not {message!r}")
+    return _emit(StreamKind.PROGRESS, {"message": message, **details}, "progress")
+
+
+def _emit(kind: StreamKind, value: Any, verb: str) -> Awaitable[None]:
+    inside = running.get()
+    try:
+        data = _encode(value)
+    except Exception as error:
+        raise UsageError(f"{verb} takes JSON values: {error}") from error
+    if len(data) > MOST_DATA:
+        raise TooLarge(
+            f"{verb} was given {len(data):,} bytes of JSON; an event has at most {MOST_DATA:,}; "
+            "send it in pieces",
+            limit=MOST_DATA,
+            size=len(data),
+        )
+    return EMITTED if inside is None else inside.emit(kind, data)

@@ -18,17 +18,20 @@ from poolhand.durable.calls.call_record import (
     CALL,
     CONTEXT,
     CallRecord,
+    Returned,
     bound,
     bound_result,
     bound_to,
     expect_own_run,
-    read_brief,
+    pack_returned,
+    read_call_record,
 )
-from poolhand.durable.calls.returned import Returned, pack_returned
+from poolhand.durable.calls.declaration import is_other_file
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError, WireError
+from poolhand.observe.failures import warn
 from poolhand.rules import lifecycle
-from poolhand.rules.causes import call_cause, home_cause, key_cause, task_cause
+from poolhand.rules.explain import call_cause, home_cause, key_cause, task_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
 from poolhand.rules.retry import NO_RETRY, Retry
@@ -41,7 +44,7 @@ MOST_REFUSED = 1000  # every claim request lists them all
 NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
 
 
-class StoredAttempt(Struct, frozen=True):
+class PreparedClaim(Struct, frozen=True):
     """A claim that can run: its code, its call, and its call record.
 
     A closure runs in the whole `context` of its submitter, a task with the context values in
@@ -49,7 +52,7 @@ class StoredAttempt(Struct, frozen=True):
     """
 
     claim: Claim
-    brief: CallRecord
+    record: CallRecord
     code: TaskCode | None
     call: Callable[[], Any]
     alone: bool = False
@@ -59,6 +62,14 @@ class StoredAttempt(Struct, frozen=True):
     @property
     def job(self) -> Job:
         return self.claim.job
+
+    def timed(self, soft: float | None, hard: float | None) -> PreparedClaim:
+        """Return it with these timeouts, unless the job has timeouts of its own."""
+        record = self.record
+        has_own = record.timeout is not None or record.soft_timeout is not None
+        if has_own or soft is hard is None:
+            return self
+        return replace(self, record=replace(record, timeout=hard, soft_timeout=soft))
 
     def own(self, value: Any) -> Returned | None:
         """Return the value of a closure for waiters in this process: it may not be stored."""
@@ -84,16 +95,16 @@ class ClosureCall(Struct, frozen=True):
 
 
 def call_of(
-    code: TaskCode, brief: CallRecord, job: Job
+    code: TaskCode, record: CallRecord, job: Job
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
     """Return the call of a job and its context values; check that both belong to it."""
     of_call = of_context = b""
     if code.signs:
-        expect_own_run(brief, job)
-        to = bound_to(job, brief, job.run)
+        expect_own_run(record, job)
+        to = bound_to(job, record, job.run)
         of_call, of_context = bound(CALL, to), bound(CONTEXT, to)
-    call = code.unpack(brief.payload, of_call)
-    return call, {} if brief.context is None else code.unpack_context(brief.context, of_context)
+    call = code.unpack(record.payload, of_call)
+    return call, {} if record.context is None else code.unpack_context(record.context, of_context)
 
 
 class Executor:
@@ -114,40 +125,43 @@ class Executor:
         self.pools = pools
         self.is_home = is_home
         self.isolates = True  # until a child could not start because of the script
+        self._other_files: set[tuple[str, str]] = set()
         self.closures: dict[str, ClosureCall] = {}
         # Replaced, never mutated: the store thread reads it.
         self._refused: tuple[object, frozenset[str]] = None, frozenset()
 
-    def prepare(self, claim: Claim, held: Held) -> StoredAttempt | Unrunnable | Change:
+    def prepare(self, claim: Claim, held: Held) -> PreparedClaim | Unrunnable | Change:
         """Find the code and arguments of a claim; park a job that only another process can run."""
         job_id = claim.job.id
         try:
-            brief = read_brief(claim.brief, job_id)
-            if brief.closure:
-                return self._closure(claim, brief, held)
-            code = self.codes.find(brief.task)
+            record = read_call_record(claim.brief, job_id)
+            if record.closure:
+                return self._closure(claim, record, held)
+            code = self.codes.find(record.task)
             if code is None:
-                return set_aside(claim, task_cause(brief.task))
-            if not code.is_meant(brief.task, brief.source):
-                return self._refuse(claim, task_cause(brief.task))
+                return set_aside(claim, task_cause(record.task))
+            if not code.is_meant(record.task, record.source):
+                return self._refuse(claim, task_cause(record.task))
+            if record.source is not None and record.source != code.source:
+                self._check_file(claim.job, record.source, code)
         except Exception as error:
             return Unrunnable(claim, Failed(error, permanent=True))
         try:
-            call, brought = call_of(code, brief, claim.job)
+            call, brought = call_of(code, record, claim.job)
         except BadSignature as error:
             return _unverified(claim, error)
         except WireError as error:
-            return self._misfit(claim, brief, code, error)
+            return self._misfit(claim, record, code, error)
         except Exception as error:
             # Constructing the user's types may raise anything.
             return Unrunnable(claim, Failed(error, permanent=True))
         # Check `crashes` first: few jobs have crashed, and reading a retry policy costs as much as
         # all the rest.
-        alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, brief.policy)
-        if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
+        alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, record.policy)
+        if alone and not code.is_findable and _is_proven_enough(claim.job, record):
             return Unrunnable(claim, Failed(_never_alone(claim.job, code), permanent=True))
         alone = alone and self.isolates
-        return StoredAttempt(claim, brief, code, call, alone, brought=brought)
+        return PreparedClaim(claim, record, code, call, alone, brought=brought)
 
     @property
     def refused(self) -> frozenset[str]:
@@ -160,10 +174,10 @@ class Executor:
         return self.codes.causes()
 
     def complete(
-        self, errand: StoredAttempt, claim: Claim, value: Any, end: AttemptEnd
+        self, prepared: PreparedClaim, claim: Claim, value: Any, end: AttemptEnd
     ) -> Change | Failed:
         """Return the change of a job that returned; a value that cannot be stored is a failure."""
-        code = errand.code
+        code = prepared.code
         try:
             if code is None:
                 # Waiters in this process have the value already; others can read it if it is JSON.
@@ -174,7 +188,7 @@ class Executor:
             return Failed(error, permanent=True)
         except Exception as error:
             kind = type(error).__name__
-            text = f"what {claim.job.name} returned raises {kind} when it is written; return data"
+            text = f"the result of {claim.job.name} raises {kind} when encoded; return plain data"
             return Failed(UsageError(text), permanent=True)
         return Change(lifecycle.complete(claim.job, data, end.at, end.ran), claim.token)
 
@@ -196,9 +210,9 @@ class Executor:
             outcome = unreadable(claim.job.id)
             return self.settle(claim, outcome, policy, end), outcome
 
-    def lost(self, claim: Claim, brief: CallRecord, end: AttemptEnd) -> Change:
+    def lost(self, claim: Claim, record: CallRecord, end: AttemptEnd) -> Change:
         """Return the change of a job whose own child process died while it ran."""
-        job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
+        job = lifecycle.crash(claim.job, record.policy, record.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
 
     def _refuse(self, claim: Claim, cause: str) -> Change:
@@ -209,31 +223,48 @@ class Executor:
         self._refused = self.codes.registered, known | {cause}
         return set_aside(claim, cause)
 
+    def _check_file(self, job: Job, source: str, code: TaskCode) -> None:
+        """Warn, once for each file, of jobs from another file whose task has the same name."""
+        files = code.source, source
+        if files in self._other_files or not is_other_file(code.name, *files):
+            return
+        if len(self._other_files) < MOST_REFUSED:
+            self._other_files.add(files)
+            warn(
+                f"job {job.id} was submitted to task {job.name!r} of the file {source}, and this "
+                f"worker runs it with the task of that name of {code.source}; if these are two "
+                "programs, give one of the tasks another name: @app.task(name=…), or use two "
+                "stores (other jobs from that file are not logged)"
+            )
+
     def _misfit(
-        self, claim: Claim, brief: CallRecord, code: TaskCode, error: WireError
+        self, claim: Claim, record: CallRecord, code: TaskCode, error: WireError
     ) -> Unrunnable | Change:
         """Park a call that does not fit but may fit the task version it was submitted to."""
-        if brief.version is None or brief.version == code.version:
+        if record.version is None or record.version == code.version:
             return Unrunnable(claim, Failed(error, permanent=True))
-        cause = call_cause(brief.version, claim.job.name)
+        cause = call_cause(record.version, claim.job.name)
         change = self._refuse(claim, cause)
-        fault = Fault(f"poolhand.errors.{type(error).__name__}", error.message)
+        text = error.message
+        if is_other_file(code.name, code.source, record.source or ""):
+            text += f" (submitted to the task of that name of the file {record.source})"
+        fault = Fault(f"poolhand.errors.{type(error).__name__}", text)
         return replace(change, job=lifecycle.with_fault(change.job, writable(fault)))
 
     def _closure(
-        self, claim: Claim, brief: CallRecord, held: Held
-    ) -> StoredAttempt | Unrunnable | Change:
+        self, claim: Claim, record: CallRecord, held: Held
+    ) -> PreparedClaim | Unrunnable | Change:
         closure = self.closures.get(claim.job.id)
         if closure is None:
-            if brief.home is not None and held(brief.home, claim.job.id):
-                return set_aside(claim, home_cause(brief.home))
+            if record.home is not None and held(record.home, claim.job.id):
+                return set_aside(claim, home_cause(record.home))
             text = (
-                f"job {claim.job.id} called {brief.task}, which no task is: it lived in the "
-                "process that submitted it, and that is gone; register it as a task, or submit it "
+                f"job {claim.job.id} called {record.task}, which is not a task: it existed only in "
+                "the process that submitted it, which is gone; register it as a task, or submit it "
                 "again"
             )
             return Unrunnable(claim, Failed(JobLost(text, job_id=claim.job.id), permanent=True))
-        return StoredAttempt(claim, brief, None, closure.call, context=closure.context)
+        return PreparedClaim(claim, record, None, closure.call, context=closure.context)
 
 
 class AttemptEnd(Struct, frozen=True):
@@ -265,7 +296,7 @@ def _unverified(claim: Claim, error: BadSignature) -> Unrunnable | Change:
 
 def unwritable(change: Change, error: Exception) -> Change:
     """Return the change to write for a job whose outcome no store can take as it is."""
-    text = f"how it ended cannot be kept ({type(error).__name__})"
+    text = f"its outcome cannot be stored ({type(error).__name__})"
     job = change.job
     ended_at = job.finished_at or job.started_at
     job = replace(job, status=Status.FAILED, finished_at=ended_at, result=None, run_at=None)
@@ -275,10 +306,10 @@ def unwritable(change: Change, error: Exception) -> Change:
 
 def crashed(claim: Claim, at: datetime) -> Change:
     """Return the change of a job whose process died, as found by another process."""
-    brief = _told(claim)
+    record = _told(claim)
     # A job with an unreadable call record is requeued: the next worker that claims it fails it with
     # the reason.
-    policy, rerun = (None, True) if brief is None else (brief.policy, brief.rerun)
+    policy, rerun = (None, True) if record is None else (record.policy, record.rerun)
     job = lifecycle.crash(claim.job, policy, rerun, at, proven=False)
     text = "the process that ran it died"
     if job.status is Status.FAILED and not rerun:
@@ -288,8 +319,8 @@ def crashed(claim: Claim, at: datetime) -> Change:
 
 def stopped(claim: Claim, at: datetime, entered: bool = True) -> Change:
     """Return the change of a job that its worker has stopped; `entered`: its code had begun."""
-    brief = _told(claim) if entered else None
-    job = lifecycle.cut_short(claim.job, brief is None or brief.rerun, at)
+    record = _told(claim) if entered else None
+    job = lifecycle.cut_short(claim.job, record is None or record.rerun, at)
     if job.status is Status.FAILED:
         job = lifecycle.with_fault(job, _lost("its worker was stopped while it ran" + NOT_AGAIN))
     return Change(job, claim.token, 0.0)
@@ -303,7 +334,7 @@ def loss_of(job: Job) -> JobLost:
 
 def _told(claim: Claim) -> CallRecord | None:
     try:
-        return read_brief(claim.brief, claim.job.id)
+        return read_call_record(claim.brief, claim.job.id)
     except PoolhandError:
         return None
 
@@ -312,9 +343,9 @@ def _lost(text: str) -> Fault:
     return Fault("poolhand.errors.JobLost", text)
 
 
-def _is_proven_enough(job: Job, brief: CallRecord) -> bool:
+def _is_proven_enough(job: Job, record: CallRecord) -> bool:
     """Return whether a job that cannot run alone has used its last attempt beside other jobs."""
-    return (brief.policy or NO_RETRY).attempts == 1 and job.crashes >= lifecycle.CRASHES_IN_COMPANY
+    return (record.policy or NO_RETRY).attempts == 1 and job.crashes >= lifecycle.CRASHES_IN_COMPANY
 
 
 def _never_alone(job: Job, code: TaskCode) -> JobLost:

@@ -5,36 +5,109 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 
 from poolhand.durable.calls.capture import begin_capture, end_capture
 from poolhand.durable.catalogue import PublishedTasks
-from poolhand.durable.client.ticket import OpenStore
-from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.connection import OpenStore, StoreConnection
 from poolhand.durable.worker.executor import Executor
 from poolhand.durable.worker.runner import ClaimRunner
-from poolhand.durable.worker.settings import WorkerSettings
-from poolhand.durable.worker.unfinished import Unfinished, draining_text, unfinished
+from poolhand.durable.worker.running_claim import Unfinished, draining_text, unfinished
 from poolhand.errors import StoreError, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.vitals import Examined
+from poolhand.pool.engine.drain import STOP_GRACE
+from poolhand.pool.engine.views import Examined
 from poolhand.pool.slots.attempt import IDLE
 from poolhand.pool.slots.runner import own_task
 from poolhand.rules.job import Job
+from poolhand.rules.plain import PlainView
 from poolhand.rules.scaling.farm_settings import drain_within
-from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.scaling.pool_size import SLOTS
+from poolhand.rules.validation import (
+    FLAG,
+    SECONDS,
+    Seconds,
+    is_name,
+    shown,
+    to_seconds,
+)
 
 _log = logging.getLogger("poolhand")
 
 WRITE_WITHIN = 10.0  # seconds to write outcomes; what is not written runs again in another process
+DRAIN_TIMEOUT = 30.0
 LOG_AFTER = 1.0  # seconds that leaving `async with` waits for jobs without a line in the log
+
+
+class WorkerSettings(Struct, frozen=True):
+    """The settings of a worker.
+
+    After `quota` attempts it claims no more. `soft_timeout` and `hard_timeout` apply to jobs
+    without timeouts of their own. Jobs stopped at the end have `stop_grace` seconds to stop. If it
+    `captures`, output and log lines of jobs go into their events. One that `rests` has an event
+    loop for jobs alone, which is not watched while there are none. `before` is the packed call that
+    each child makes before its first job.
+    """
+
+    slots: int
+    pools: tuple[str, ...] | None = None
+    drain_timeout: float = DRAIN_TIMEOUT
+    captures: bool = False
+    quota: int | None = None
+    soft_timeout: float | None = None
+    hard_timeout: float | None = None
+    stop_grace: float = STOP_GRACE
+    rests: bool = False
+    before: bytes | None = None
+
+
+def checked_settings(
+    slots: int, pools: Iterable[str] | None, drain_timeout: Seconds, captures: bool
+) -> WorkerSettings:
+    """Return the settings for these arguments, or raise one error that lists every fault."""
+    faults: list[str] = []
+    within = to_seconds(drain_timeout)
+    faults += SLOTS.faults("slots", slots)
+    faults += SECONDS.faults("drain_timeout", within)
+    faults += FLAG.faults("capture", captures)
+    names, fault = _names(pools)
+    if faults or fault:
+        raise UsageError("worker: " + "; ".join([*faults, *([fault] if fault else [])]))
+    return WorkerSettings(slots, names, within, captures)
+
+
+def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
+    """Return pool names, None for all; raise if they are not valid names."""
+    names, fault = _names(pools)
+    if fault:
+        raise UsageError(f"{what}: {fault}")
+    return names
+
+
+def _names(pools: object) -> tuple[tuple[str, ...] | None, str]:
+    """Return pool names, None for all, and the fault if they are not valid names."""
+    if pools is None:
+        return None, ""
+    # A str is one invalid value, not a list of letters.
+    given = pools if isinstance(pools, Iterable) and not isinstance(pools, str) else (None,)
+    names: tuple[Any, ...] = tuple(given)
+    if names and all(map(is_name, names)):
+        return names, ""
+    if isinstance(pools, Collection) and not pools:
+        return None, (
+            f"pools={shown(pools)} names no pool; leave it out to serve the pools of the app's "
+            "tasks, or give a list of names of pools"
+        )
+    cure = f": pools=[{shown(pools)}]" if is_name(pools) else ""
+    return None, (
+        f"pools={shown(pools)} is not allowed; give a list of names of pools{cure}, or None for all"
+    )
 
 
 class WorkerReport(PlainView, frozen=True):
@@ -75,13 +148,13 @@ class Worker:
         opened: OpenStore,
         executor: Executor,
         configs: Mapping[str, PoolConfig],
-        terms: WorkerSettings,
+        settings: WorkerSettings,
         hooks: WorkerHooks | None = None,
     ) -> None:
         self._opened = opened
         self._executor = executor
         self._configs = configs
-        self._terms = terms
+        self._settings = settings
         self._hooks = WorkerHooks() if hooks is None else hooks
         self._worker: ClaimRunner | None = None
         # Called with the jobs that still run at the end of a drain, before they are stopped.
@@ -118,7 +191,7 @@ class Worker:
         if jobs := self.unfinished():
             # Ctrl-C cancels the task that asyncio.run was given.
             again = " (press Ctrl-C again to stop now)" if kind is asyncio.CancelledError else ""
-            _log.warning("%s%s", draining_text(len(jobs), self._terms.drain_timeout), again)
+            _log.warning("%s%s", draining_text(len(jobs), self._settings.drain_timeout), again)
 
     async def start(self) -> Self:
         """Begin to claim and run jobs on the running event loop."""
@@ -127,45 +200,41 @@ class Worker:
         if self._hooks.before is not None:
             await self._hooks.before()
         self._executor.codes.check()
-        station = await self._opened.station()
-        catalogue = await self._published(station)
+        connection = await self._opened.connection()
+        catalogue = await self._published(connection)
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No await from here on: a cancellation there would leave a worker that is never drained.
-        worker = ClaimRunner(station, self._executor, self._configs, self._terms)
-        worker.announcing.heard = self._hooks.heard
-        worker.line.catalogue = catalogue
+        worker = ClaimRunner(connection, self._executor, self._configs, self._settings, catalogue)
+        worker.announcer.heard = self._hooks.heard
         self._worker = worker
-        if self._terms.captures:
+        if self._settings.captures:
             begin_capture()
         worker.begin()
-        if self._terms.pools is None and self._executor.pools() == ():
+        if self._settings.pools is None and self._executor.pools() == ():
             _log.warning(
                 "this worker serves no pool: its app has no tasks and declares no pools; import "
                 "the modules that register them, or give the worker pools=[…]"
             )
         if self._hooks.begun is not None:
-            self._hooks.begun(station)
+            self._hooks.begun(connection)
         return self
 
-    async def _published(self, station: StoreConnection) -> PublishedTasks | None:
+    async def _published(self, connection: StoreConnection) -> PublishedTasks | None:
         """Publish the tasks, so that they can be submitted by name as soon as the worker runs."""
         if self._hooks.catalogue is None:
             return None
         catalogue = self._hooks.catalogue()
         # The heartbeat publishes it again, and more often if that fails.
         with suppress(StoreError):
-            document = catalogue.document(station.keeper.runtime.wall())
-            await station.keeper.ask(lambda: station.store.put([document]))
+            document = catalogue.document(connection.thread.runtime.wall())
+            await connection.thread.ask(lambda: connection.store.put([document]))
         return catalogue
 
     async def drain(self, timeout: Seconds | None = None) -> WorkerReport:
         """Claim no more, let jobs finish within `timeout` seconds, hand the rest back."""
-        seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
-        if not is_seconds(seconds):
-            raise UsageError(
-                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
-            )
+        seconds = self._settings.drain_timeout if timeout is None else to_seconds(timeout)
+        SECONDS.require("drain: timeout", seconds)
         worker = self._at_work()
         if asyncio.get_running_loop() is not worker.loop:
             raise UsageError("a worker is drained on the event loop that it was started on")
@@ -212,8 +281,8 @@ class Worker:
     @property
     def attempts(self) -> tuple[int, int]:
         """How many attempts completed and failed here, by the outcomes that were written."""
-        announcing = self._at_work().announcing
-        return announcing.completed, announcing.failed
+        announcer = self._at_work().announcer
+        return announcer.completed, announcer.failed
 
     def needs(self, grace: float) -> float:
         """Return how long a drain of `grace` seconds may take: no longer than its jobs may run."""
@@ -237,8 +306,8 @@ class Worker:
         idle = {slot.id for slot in slots if slot.state is IDLE}
         spare = set(sorted(idle)[max(0, room) :])
         shown = tuple(slot for slot in slots if slot.id not in spare)
-        runtime, attention = worker.station.keeper.runtime, worker.attention
-        return Examined(shown, runtime, attention.thread, attention.silence, stale_after)
+        runtime, loop_watch = worker.connection.thread.runtime, worker.loop_watch
+        return Examined(shown, runtime, loop_watch.thread, loop_watch.silence, stale_after)
 
     def grow(self, slots: int) -> None:
         """Have at least so many slots."""
@@ -257,23 +326,23 @@ class Worker:
 
     async def _stop(self, worker: ClaimRunner) -> WorkerReport:
         began = worker.now()
-        keeper = worker.station.keeper
+        thread = worker.connection.thread
         worker.refuse()
         # A closed store is no reason not to stop: the leases expire by themselves.
         with suppress(StoreError):
-            await keeper.ask(worker.line.hand.stop_claiming)
+            await thread.ask(worker.dispatcher.stop_claiming)
         worker.receive()
         if not await self._idle(worker, 0.0):
             await self._cut_short(worker)
         stuck = worker.slots.stuck
-        worker.tray.send()
+        worker.dispatcher.send()
         with suppress(StoreError):
-            await keeper.ask(lambda: worker.line.finish(WRITE_WITHIN))
+            await thread.ask(lambda: worker.dispatcher.finish(WRITE_WITHIN))
         worker.receive()
-        await worker.announcing.aside.over()
-        await worker.announcing.callbacks.over(max(0.0, self._deadline - worker.now()))
+        await worker.announcer.aside.over()
+        await worker.announcer.callbacks_over(max(0.0, self._deadline - worker.now()))
         worker.close()
-        if self._terms.captures:
+        if self._settings.captures:
             end_capture()
         return WorkerReport(*self.attempts, worker.handed_back, stuck, worker.now() - began)
 
@@ -283,7 +352,7 @@ class Worker:
         self.cut_short = tuple(map(unfinished, cut.values()))
         if self.on_overrun is not None:
             self.on_overrun(self.cut_short)
-        grace = self._terms.stop_grace
+        grace = self._settings.stop_grace
         worker.stop_now(grace)
         self._deadline = worker.now()
         await self._idle(worker, 2 * grace)

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from poolhand.context import running
 from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
+from poolhand.misuse import SUBMIT_OPTIONS, check_no_option
 from poolhand.observe import events
+from poolhand.pool.config import draining_text
 from poolhand.pool.engine.work import Work, name_of, where_to_run
 from poolhand.pool.options import SubmitTerms
 from poolhand.pool.slots.process_parent import pack
 from poolhand.rules.explain import next_free
-from poolhand.rules.ids import Ids
-from poolhand.rules.job import Status
+from poolhand.rules.job import Ids, Status
 from poolhand.rules.queue.backpressure import FailFast
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 
@@ -58,6 +59,8 @@ class PoolAdmission:
         The work may be parked, if its submitter may wait.
         """
         run_in = where_to_run(fn, terms.options.run_in, self._run_in)
+        if kwargs and not SUBMIT_OPTIONS.isdisjoint(kwargs):
+            check_no_option(fn, kwargs)
         if get_ident() != self._thread or not self._loop.is_running():
             self._engine.check_here()
         if self.closed:
@@ -83,7 +86,7 @@ class PoolAdmission:
     def close(self) -> None:
         """Refuse new work and wake the blocked submitters."""
         self.closed = True
-        for work in self._desk.unpark_all():
+        for work in self._desk.withdraw_all():
             work.wake()
 
     @property
@@ -93,7 +96,7 @@ class PoolAdmission:
 
     @property
     def blocked_submitters(self) -> int:
-        return sum(len(work.waiters or ()) for work in self._desk.parked)
+        return sum(len(work.waiters or ()) for work in self._desk.blocked_submitters)
 
     def park(self, work: Work) -> Future[None]:
         """Return the future that the submitter of a parked job waits for."""
@@ -116,8 +119,8 @@ class PoolAdmission:
     def leave(self, work: Work, future: Future[None]) -> None:
         """Drop one submitter of a parked job; without submitters the job is removed."""
         work.drop_waiter(future)
-        if not work.waiters and work.place is self._desk.parked:
-            self._unpark(work)
+        if not work.waiters and work.place is self._desk.blocked_submitters:
+            self._withdraw(work)
 
     def withdraw(self, work: Work) -> None:
         """Cancel a job that was admitted at the moment its submitter gave up.
@@ -137,10 +140,10 @@ class PoolAdmission:
         """Return the error for a submit to a full pool."""
         return self._refusal(NoFreeSlot if isinstance(self._policy, FailFast) else PoolFull)
 
-    def _unpark(self, work: Work) -> None:
+    def _withdraw(self, work: Work) -> None:
         """Remove a parked job; the one behind it may be able to start at once."""
         now = self._clock.now()
-        self._desk.unpark(work, now)
+        self._desk.withdraw(work, now)
         self._engine.set_alarm()
         self._engine.pump(now)
         self._engine.done()
@@ -187,7 +190,7 @@ class PoolAdmission:
                     self._engine.reject(victim, now, work.id)
                 self._engine.pump(now)
             case Joined(entry=owner):
-                if owner.place is self._desk.parked and not may_wait:
+                if owner.place is self._desk.blocked_submitters and not may_wait:
                     raise self.full()
                 owner.shared = True
                 if self._events.live:
@@ -195,7 +198,7 @@ class PoolAdmission:
                 return owner
             case Parked():
                 if not may_wait:
-                    self._unpark(work)
+                    self._withdraw(work)
                     raise self.full()
             case Rejected():
                 self._accept(work, status=Status.REJECTED)
@@ -228,11 +231,10 @@ class PoolAdmission:
                 tracer.refused(self._pool, self._engine.pool_id, kind.code)
             self._engine.done()
         if kind is Draining:
-            text = f"pool {self._pool!r} is draining and takes no new work"
-            return Draining(text, policy=policy)
+            return Draining(draining_text(self._pool), policy=policy)
         return kind(
             f"pool {self._pool!r} is full ({self._desk.running} running, "
-            f"{self._desk.waiting} waiting, {policy}); try again later or give it more room",
+            f"{self._desk.waiting} waiting, {policy}); try again later or enlarge the pool",
             retry_after=next_free(self._engine.slots.average_seconds(), self._desk.slots),
             policy=policy,
         )

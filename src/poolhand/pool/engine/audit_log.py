@@ -1,4 +1,4 @@
-"""The audit log of an in-memory pool: the latest records, in the format that stores write."""
+"""The audit of a pool in memory, and the counters of its jobs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from heapq import nlargest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.pool.engine.tally import Tally
 from poolhand.pool.engine.work import Work
-from poolhand.pool.slots.clock import PoolClock
+from poolhand.pool.slots.timers import PoolClock
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.audit import Audit, AuditLine
-from poolhand.rules.ids import full_id
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Job, Status, full_id
 from poolhand.rules.queue.desk import Desk
 
 MOST_RECORDS = 10_000
@@ -144,36 +142,36 @@ class AuditLog:
         self._look_at_clock()
         begun = list(running)
         found = [one for note in self._notes for one in self._expanded(note)]
-        found += map(self._waiting, nlargest(MOST_RECORDS, self._untold(desk), key=_arrival))
+        found += map(self._waiting, nlargest(MOST_RECORDS, self._unread(desk), key=_arrival))
         found += [one for work, slot in begun for one in self._begun(work, slot)]
-        news = [one for one in found if not self._is_told(one)]
-        news.sort(key=lambda one: one.order)
+        fresh = [one for one in found if not self._is_recorded(one)]
+        fresh.sort(key=lambda one: one.order)
         # Every job has a submit, every success a start and an outcome.
         last = tally.submitted + 2 * tally.completed + self._written + len(begun)
-        self._add(news, last)
+        self._add(fresh, last)
         self._notes.clear()
         self._until = until
-        self._parked = frozenset((work.head, work.number) for work in desk.parked)
+        self._parked = frozenset((work.head, work.number) for work in desk.blocked_submitters)
         self._running = {(work.head, work.number): work.began for work, _ in begun}
         return self._lines
 
-    def _untold(self, waiting: Iterable[Work]) -> Iterator[Work]:
+    def _unread(self, waiting: Iterable[Work]) -> Iterator[Work]:
         """Yield the waiting jobs that have never run and whose submit was not reported."""
         for work in waiting:
             if work.job.ran is None and not self._is_known((work.head, work.number)):
                 yield work
 
-    def _add(self, news: list[AuditFact], last: int) -> None:
+    def _add(self, fresh: list[AuditFact], last: int) -> None:
         """Number the new records; repeated reads return the same lines while they are kept."""
-        news = news[-MOST_RECORDS:]
-        first = last - len(news) + 1
+        fresh = fresh[-MOST_RECORDS:]
+        first = last - len(fresh) + 1
         lines = [
             AuditLine(first + place, one.at, audit.kind_of(one.record), one.record)
-            for place, one in enumerate(news)
+            for place, one in enumerate(fresh)
         ]
         self._lines = (self._lines + lines)[-MOST_RECORDS:]
 
-    def _is_told(self, one: AuditFact) -> bool:
+    def _is_recorded(self, one: AuditFact) -> bool:
         if one.key is None:
             return False
         if one.began is None:
@@ -238,3 +236,29 @@ def _arrival(work: Work) -> tuple[float, Key]:
 def _submit(work: Work) -> AuditFact:
     job = work.snapshot()
     return AuditFact(work.since, job.submitted_at, audit.submitted(job), (work.head, work.number))
+
+
+class Tally:
+    """Counts jobs; `submitted` counts every job that was given an id and a record."""
+
+    __slots__ = ("cancelled", "completed", "expired", "failed", "rejected", "submitted")
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.completed = 0
+        self.failed = 0
+        self.cancelled = 0
+        self.expired = 0
+        self.rejected = 0
+
+    def count(self, status: Status) -> None:
+        if status is Status.COMPLETED:
+            self.completed += 1
+        elif status is Status.FAILED:
+            self.failed += 1
+        elif status is Status.CANCELLED:
+            self.cancelled += 1
+        elif status is Status.EXPIRED:
+            self.expired += 1
+        else:
+            self.rejected += 1

@@ -12,7 +12,7 @@ from poolhand.errors import UsageError
 from poolhand.observe.events import CallbackFailed, Events
 from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.unheard import Failure, Unheard, UnheardFailure
+from poolhand.pool.engine.outbox import Failure, UnreadFailure, UnreadFailures
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.fault import fault_of, own_trace
 from poolhand.rules.job import Job, Status
@@ -30,7 +30,7 @@ class DeadLetters:
         loop: AbstractEventLoop,
         events: Events,
         quiet: Callable[[], None],
-        unheard: Unheard,
+        unread: UnreadFailures,
     ) -> None:
         self.busy = 0
         self._works: deque[Work] = deque()
@@ -40,7 +40,7 @@ class DeadLetters:
         self._loop = loop
         self._events = events
         self._quiet = quiet
-        self._unheard = unheard
+        self._unread = unread
         self._callbacks: set[Task[None]] = set()
         self._rerunning: set[str] = set()
 
@@ -53,7 +53,7 @@ class DeadLetters:
         found = next((work for work in self._works if work.id == job_id), None)
         if found is None or job_id in self._rerunning:
             raise UsageError(
-                f"job {job_id!r} is no dead job of pool {self._pool!r}; see pool.dead()"
+                f"job {job_id!r} is not a dead letter of pool {self._pool!r}; see pool.dead()"
             )
         self._rerunning.add(job_id)
         try:
@@ -73,7 +73,7 @@ class DeadLetters:
         trace = own_trace(error)
         is_dead = work.job.status is Status.FAILED
         if self._on_dead is None or not is_dead:
-            work.failure = UnheardFailure(error, trace, work.job, self._unheard)
+            work.failure = UnreadFailure(error, trace, work.job, self._unread)
         else:
             work.failure = Failure(error, trace)
         apart = work.record_apart()
@@ -85,11 +85,11 @@ class DeadLetters:
 
     def look_at_log(self) -> None:
         """Log the due summaries of failures that were never read."""
-        self._unheard.log.look()
+        self._unread.log.look()
 
     def close_log(self) -> None:
         """Log all held-back summaries of failures that were never read."""
-        self._unheard.log.close()
+        self._unread.log.close()
 
     def _keep(self, work: Work) -> None:
         self._works.append(work)
@@ -98,7 +98,7 @@ class DeadLetters:
         if self._on_dead is not None:
             # Called later: the pool is in the middle of settling the job.
             self.busy += 1
-            self._loop.call_soon(self._tell, work.snapshot())
+            self._loop.call_soon(self._call_on_dead, work.snapshot())
 
     def _let_go(self) -> None:
         """Drop the oldest dead letter, and release its call even if its key is remembered.
@@ -116,33 +116,38 @@ class DeadLetters:
         for task in self._callbacks:
             task.cancel()
 
-    def _tell(self, job: Job) -> None:
+    def _call_on_dead(self, job: Job) -> None:
         assert self._on_dead is not None
         try:
-            told = self._on_dead(job)
+            returned = self._on_dead(job)
         except (Exception, CancelledError) as error:
             self._over(error)
             return
-        if isawaitable(told):
-            task = self._loop.create_task(_await(told), name=f"{self._pool}-on-dead")
+        if isawaitable(returned):
+            task = self._loop.create_task(_await(returned), name=f"{self._pool}-on-dead")
             self._callbacks.add(task)
-            task.add_done_callback(self._told)
+            task.add_done_callback(self._on_dead_done)
         else:
             self._over(None)
 
-    def _told(self, task: Task[None]) -> None:
+    def _on_dead_done(self, task: Task[None]) -> None:
         self._callbacks.discard(task)
         self._over(None if task.cancelled() else task.exception())
 
     def _over(self, error: BaseException | None) -> None:
         self.busy -= 1
         if error is not None:
-            fault = fault_of(error)
-            text = f"{fault.type.rpartition('.')[2]}: {fault.message}"
-            warn(f"on_dead of pool {self._pool!r} raised {text}", CallbackFailed, self._events)
-            if self._events.live:
-                self._events.emit(CallbackFailed(self._pool, "on_dead", text))
+            report_callback(self._pool, error, self._events)
         self._quiet()
+
+
+def report_callback(pool: str, error: BaseException, events: Events) -> None:
+    """Log and emit that an `on_dead` callback failed."""
+    fault = fault_of(error)
+    text = f"{fault.type.rpartition('.')[2]}: {fault.message}"
+    warn(f"on_dead of pool {pool!r} raised {text}", CallbackFailed, events)
+    if events.live:
+        events.emit(CallbackFailed(pool, "on_dead", text))
 
 
 async def _await(awaitable: Awaitable[object]) -> None:

@@ -12,8 +12,8 @@ from poolhand.observe.events import DeadlockFound
 from poolhand.pool.engine.outbox import Outbox
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.attempt import Attempt
+from poolhand.rules.deadlock import PoolFloor, hopeless
 from poolhand.rules.queue.desk import Desk
-from poolhand.rules.waits.deadlock import PoolFloor, hopeless
 
 
 class PoolWaits:
@@ -78,7 +78,7 @@ class PoolWaits:
             )
             if self._outbox.live:
                 self._outbox.put(DeadlockFound(waiter.job.pool, waiter.id, awaited.id))
-                self._outbox.hand_out()
+                self._outbox.flush()
 
     def _find(self) -> tuple[Work, Work, Future[None]] | None:
         awaited: dict[Work, list[Work]] = {}
@@ -86,7 +86,7 @@ class PoolWaits:
         for waiter, work, _ in open_items:
             awaited.setdefault(waiter, []).append(work)
         desk = self._desk
-        at_gates = desk.blocked or desk.parked.size
+        at_gates = desk.blocked or desk.blocked_submitters.size
         if desk.has_slot and not at_gates and not any(item[1] in awaited for item in open_items):
             # No job is at a gate and no awaited job itself awaits: free slots are enough.
             return None

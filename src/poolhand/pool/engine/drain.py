@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from poolhand.observe import events
 from poolhand.pool.engine.engine import Engine
-from poolhand.rules.values.plain import PlainView
+from poolhand.rules.plain import PlainView
 
 SLOW_AFTER = 0.8
 SMALLEST_WAIT = 1e-6  # a shorter wait would be lost in the rounding of the clock

@@ -11,29 +11,23 @@ from typing import Any
 
 from poolhand.errors import UsageError
 from poolhand.observe import events
-from poolhand.observe.failures import FailureLog
-from poolhand.observe.stalls import warn_stuck
+from poolhand.observe.failures import FailureLog, warn_stuck
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.admission import PoolAdmission
-from poolhand.pool.engine.audit_log import AuditLog, AuditRun
+from poolhand.pool.engine.audit_log import AuditLog, AuditRun, Tally
 from poolhand.pool.engine.dead_letters import DeadLetters
 from poolhand.pool.engine.deadlocks import PoolWaits
-from poolhand.pool.engine.outbox import Outbox
-from poolhand.pool.engine.self_cancelled import fault_of_end
-from poolhand.pool.engine.standing import explain_work
-from poolhand.pool.engine.tally import Tally
-from poolhand.pool.engine.unheard import Failure, Unheard, is_to_be_heard
+from poolhand.pool.engine.outbox import Failure, Outbox, UnreadFailures, is_logged_unread
+from poolhand.pool.engine.views import explain_work
 from poolhand.pool.engine.work import COMPLETED, STARTED, Work
 from poolhand.pool.monitor.watchdog import Watchdog
-from poolhand.pool.slots.alarm import Alarm
 from poolhand.pool.slots.attempt import STUCK, Attempt
-from poolhand.pool.slots.clock import PoolClock
 from poolhand.pool.slots.fault import error_of
-from poolhand.pool.slots.slots import Slots
+from poolhand.pool.slots.slots import Slots, fault_of_end
+from poolhand.pool.slots.timers import Alarm, PoolClock
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import Explanation
-from poolhand.rules.ids import Ids
-from poolhand.rules.job import Job
+from poolhand.rules.job import Ids, Job
 from poolhand.rules.outcome import Outcome, unreadable
 from poolhand.rules.queue.backpressure import capacity, drop_name, drop_reason
 from poolhand.rules.queue.desk import Desk
@@ -78,8 +72,8 @@ class Engine:
         self.desk = _desk(config, self._keys)
         self.runtime = runtime
         self.clock = PoolClock(runtime)
-        unheard = Unheard(FailureLog(None, self.clock.now, events), loop, self.thread)
-        self.dead = DeadLetters(config, loop, events, self.done, unheard)
+        unread = UnreadFailures(FailureLog(None, self.clock.now, events), loop, self.thread)
+        self.dead = DeadLetters(config, loop, events, self.done, unread)
         self.stopped = self._stopping = False
         self.audit = AuditLog((pool_id, config.name), self.clock)
         self.watch = Watchdog.of(loop, runtime).join(self)
@@ -89,10 +83,8 @@ class Engine:
         self.intake = PoolAdmission(self, Ids(runtime.salt(), offset))
         self.slots = Slots(config.name, self, loop, runtime, self.clock, events)
         self.slots.resize(config.max_concurrent)
-        self.awaits = PoolWaits(
-            pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop
-        )
-        self.awaiting = self.awaits.awaiting
+        self.waits = PoolWaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop)
+        self.awaiting = self.waits.awaiting
         self._random = runtime.random
 
     def pump(self, now: float) -> None:
@@ -123,12 +115,12 @@ class Engine:
 
     def done(self) -> None:
         """End a step: break deadlocks, call `on_idle`, emit the events."""
-        if self.awaits.open:
-            self.awaits.check()
+        if self.waits.open:
+            self.waits.check()
         if self.on_idle is not None and self.is_idle:
             self.on_idle()
         if self.outbox.waiting:
-            self.outbox.hand_out()
+            self.outbox.flush()
 
     def marked(self, attempt: Attempt[Work], mark: str) -> None:
         work = attempt.work
@@ -178,7 +170,7 @@ class Engine:
     def _vacate(self, attempt: Attempt[Work], now: float) -> None:
         self.desk.vacate(attempt.work.job.key, now)
         self.pump(now)
-        if self.awaits.open or self.on_idle is not None or self.outbox.waiting:
+        if self.waits.open or self.on_idle is not None or self.outbox.waiting:
             self.done()
 
     def _settle(self, attempt: Attempt[Work], outcome: Outcome, now: float) -> None:
@@ -224,7 +216,7 @@ class Engine:
         self.tally.count(work.job.status)
         # Attach the failure last: reading the record marks an attached failure as read.
         self._publish(work, now)
-        if error is not None and is_to_be_heard(work.job):
+        if error is not None and is_logged_unread(work.job):
             apart = self.dead.add(work, error)
             if self.history:
                 self.history[-1] = apart
@@ -256,7 +248,7 @@ class Engine:
             if work.place.live and not work.place.unwanted:
                 self.audit.act_on(audit.CANCEL, work.snapshot(), now, by)
             self.slots.cancel(work.place, self.config.cancel_grace, now)
-        elif not work.over and work.place is not self.desk.parked:
+        elif not work.over and work.place is not self.desk.blocked_submitters:
             self.audit.act_on(audit.CANCEL, work.snapshot(), now, by)
             self.desk.remove(work, now)
             self._finish_as(work, lifecycle.cancel(work.snapshot(), self.clock.wall()), now)
@@ -310,7 +302,7 @@ class Engine:
         """Raise unless this code runs on the thread of the pool's loop."""
         if get_ident() != self.thread:
             raise UsageError(
-                f"pool {self.config.name!r} is looked into on the thread of its loop; from other "
+                f"pool {self.config.name!r} is read on the thread of its event loop; from other "
                 "threads ask stats() or size(), or use loop.call_soon_threadsafe"
             )
 

@@ -3,59 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from asyncio import AbstractEventLoop, CancelledError, Future
+from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from copy import copy
-from datetime import datetime
 from enum import IntEnum
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from poolhand.context import TOLD, running
+from poolhand.context import EMITTED, running
 from poolhand.errors import UsageError
-from poolhand.observe.events import Events
-from poolhand.pool.engine.unheard import Failure
+from poolhand.pool.engine.outbox import Failure
 from poolhand.pool.options import Options, SubmitTerms
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import lifecycle
 from poolhand.rules.explain import Explanation
-from poolhand.rules.ids import full_id
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Job, Status, full_id
 from poolhand.rules.queue.entry import Entry, Window
 
-
-class WorkHost(Protocol):
-    """The part of a pool that its work uses."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def events(self) -> Events: ...
-
-    @property
-    def loop(self) -> AbstractEventLoop: ...
-
-    @property
-    def thread(self) -> int: ...
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def check_here(self) -> None: ...
-
-    def wall_at(self, moment: float) -> datetime: ...
-
-    def cancel(self, work: Work, by: str = ...) -> None: ...
-
-    def explain(self, work: Work) -> Explanation: ...
-
-    def awaiting(self, work: Work, future: Future[None]) -> AbstractContextManager[None]: ...
+if TYPE_CHECKING:
+    from poolhand.pool.engine.engine import Engine
 
 
 class WorkStage(IntEnum):
@@ -112,7 +82,7 @@ class Work(Entry, Ticket[Any]):
         call: Callable[[], Any] | bytes,
         run_in: str,
         terms: SubmitTerms,
-        host: WorkHost,
+        host: Engine,
         name: str,
         now: float,
     ) -> None:
@@ -192,14 +162,14 @@ class Work(Entry, Ticket[Any]):
     # These are meaningful for stored jobs only.
 
     @property
-    def shelf(self) -> dict[str, Any]:
+    def attempt_values(self) -> dict[str, Any]:
         return {}
 
-    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        return TOLD
+    def emit(self, kind: str, data: bytes) -> Awaitable[None]:
+        return EMITTED
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
-        raise UsageError(f"job {self.id} is kept by no store that could be asked: {verb}")
+        raise UsageError(f"job {self.id} is in memory and has no store, which this needs: {verb}")
 
     def ask_sync(self, verb: str, *details: Any) -> Any:
         return self.ask(verb, *details)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,11 +12,9 @@ from typing import Any, Self
 from poolhand.errors import PoolhandError, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import Events
-from poolhand.pool.config import CHECKS as POOL_CHECKS
-from poolhand.pool.config import PoolOptions, is_kept
+from poolhand.pool.config import HISTORY, PoolOptions
 from poolhand.pool.engine.drain import DrainReport
-from poolhand.pool.engine.health import HealthCheck
-from poolhand.pool.engine.snapshot import PoolSnapshot
+from poolhand.pool.engine.views import HealthCheck, PoolSnapshot
 from poolhand.pool.engine.work import Work
 from poolhand.pool.faces.agent_run import AgentRun, is_factory, steps
 from poolhand.pool.faces.fanout import label_of
@@ -28,28 +25,40 @@ from poolhand.pool.submitter import Submitter
 from poolhand.pool.ticket import Ticket, wait
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import bounded, fail_fast
-from poolhand.rules.scaling.pool_size import Autoscale
-from poolhand.rules.validation import Seconds, is_text, no_option, shown
+from poolhand.rules.scaling.pool_size import SLOTS, Autoscale, autoscale_faults
+from poolhand.rules.validation import (
+    FLAG,
+    OptionRule,
+    OptionTable,
+    Seconds,
+    instance_of,
+    is_text,
+    no_option,
+    raise_faults,
+    table_faults,
+    to_seconds,
+)
 from poolhand.runtime import Runtime
 
-KEPT = 1_000
+ENDED_KEPT = 1_000
 MIN_WORKERS = 2
 MAX_WORKERS = 50
 DRAIN_SECONDS = 60.0
 
-CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "num_workers": POOL_CHECKS["max_concurrent"],
-    "max_queue_size": (is_kept, POOL_CHECKS["history"][1]),
-    "agent_factory": (is_factory, "a function or a class that returns an agent"),
-    "session_id": (is_text, "a non-blank text"),
-    "block": (lambda value: isinstance(value, bool), "True or False"),
+ALLOWED: OptionTable = {
+    "num_workers": SLOTS,
+    "max_queue_size": HISTORY,
+    "agent_factory": OptionRule(is_factory, "a function or a class that returns an agent"),
+    "session_id": OptionRule(is_text, "a non-blank text"),
+    "block": FLAG,
+    "job_id": instance_of(str, "a text that submit_nowait returned"),
 }
 # Options of a pool that have another name here.
 OTHERWISE = {
     "max_concurrent": "num_workers=…",
     "backpressure": "max_queue_size=…",
     "autoscale": "`await pool.auto_scale(…)`",
-    "run_in": "a plain or an async `run` of the agent, which tells where it runs",
+    "run_in": "a plain or an async `run` of the agent, which decides where it runs",
 }
 KNOWN = (
     "num_workers",
@@ -59,7 +68,7 @@ KNOWN = (
     *(one for one in PoolOptions.__annotations__ if one not in OTHERWISE),
 )
 # The settings of an Autoscale, by their names in `auto_scale`.
-SCALE_WORDS = {
+SCALE_NAMES = {
     "min": "min_workers",
     "max": "max_workers",
     "up_at": "scale_up_threshold",
@@ -97,10 +106,12 @@ class AgentPool:
         events: Events | None = None,
         **options: Any,
     ) -> None:
-        faults = _faults(
-            num_workers=num_workers, max_queue_size=max_queue_size, agent_factory=agent_factory
-        )
-        faults += _take_unknown(options)
+        given = {
+            "num_workers": num_workers,
+            "max_queue_size": max_queue_size,
+            "agent_factory": agent_factory,
+        }
+        faults = table_faults(ALLOWED, given) + _take_unknown(options)
         options = {"drain_timeout": DRAIN_SECONDS, **options, "timeout": timeout}
         if not faults:
             options["max_concurrent"] = num_workers
@@ -214,17 +225,15 @@ class AgentPool:
         check_interval: Seconds = 10.0,
     ) -> None:
         """Let the started pool choose its size from now on; returns at once."""
-        try:
-            settings = Autoscale(
-                min=min_workers,
-                max=max_workers,
-                up_at=scale_up_threshold,
-                down_at=scale_down_threshold,
-                interval=check_interval,
-            )
-        except UsageError as error:
-            raise UsageError(_in_scale_words(error.message)) from None
-        self._pool.set_autoscale(settings)
+        given = {
+            "min": min_workers,
+            "max": max_workers,
+            "up_at": scale_up_threshold,
+            "down_at": scale_down_threshold,
+            "interval": to_seconds(check_interval),
+        }
+        raise_faults("auto_scale", autoscale_faults(given, SCALE_NAMES))
+        self._pool.set_autoscale(Autoscale(**given))
 
     async def drain(self, timeout: Seconds = DRAIN_SECONDS) -> DrainReport:
         """Stop within `timeout` seconds: refuse new jobs, finish existing ones, and report."""
@@ -242,20 +251,16 @@ class AgentPool:
         return job
 
     def _view(self, session_id: str, block: bool = True) -> Submitter:
-        faults = _faults(session_id=session_id, block=block)
-        if faults:
-            raise UsageError(f"AgentPool {self.name!r}, submit: " + "; ".join(faults))
+        faults = table_faults(ALLOWED, {"session_id": session_id, "block": block})
+        raise_faults(f"AgentPool {self.name!r}, submit", faults)
         return self._pool.with_options(session=session_id)
 
     def _find(self, job_id: str) -> Ticket[Any] | None:
-        if not isinstance(job_id, str):
-            raise UsageError(
-                f"job_id={shown(job_id)} is not allowed; give the text submit_nowait gave"
-            )
+        ALLOWED["job_id"].require("job_id", job_id)
         return self._live.get(job_id) or self._over.get(job_id)
 
     def _keep(self, ticket: Ticket[Any]) -> None:
-        """Keep a job findable by its id until `KEPT` others have ended after it."""
+        """Keep a job findable by its id until `ENDED_KEPT` others have ended after it."""
         job_id = ticket.id
         self._live[job_id] = ticket
         if ticket.status.terminal:
@@ -278,7 +283,7 @@ class AgentPool:
         ticket = self._live.pop(job_id, None)
         if ticket is not None:
             self._over[job_id] = ticket
-            if len(self._over) > KEPT:
+            if len(self._over) > ENDED_KEPT:
                 self._over.popitem(last=False)
 
 
@@ -288,28 +293,13 @@ def _ending(job: Job) -> dict[str, Any]:
     return {"result": job.result} if error is None else {"error": error}
 
 
-def _faults(**given: Any) -> list[str]:
-    return [
-        f"{name}={shown(value)} is not allowed; it must be {CHECKS[name][1]}"
-        for name, value in given.items()
-        if not CHECKS[name][0](value)
-    ]
-
-
-def _in_scale_words(text: str) -> str:
-    """Translate an Autoscale error message to the option names of `auto_scale`."""
-    words = rf"\b({'|'.join(SCALE_WORDS)})(?==)"
-    text = re.sub(words, lambda found: SCALE_WORDS[found[0]], text)
-    return text.replace("Autoscale", "auto_scale", 1)
-
-
 def _take_unknown(options: dict[str, Any]) -> list[str]:
     """Remove unknown options, and return the errors about them."""
     unknown = [word for word in options if word not in PoolOptions.__annotations__]
     for word in unknown:
         del options[word]
     return [
-        f"{word!r} is no option of an agent pool; use {other}"
+        f"{word!r} is not an option of an agent pool; use {other}"
         for word, other in OTHERWISE.items()
         if word in options
     ] + [no_option(word, KNOWN, " of an agent pool") for word in unknown]

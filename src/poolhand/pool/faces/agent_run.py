@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
 from poolhand.pool.engine.work import where_to_run
-from poolhand.pool.slots.alarm import NEVER
 from poolhand.pool.slots.attempt import Attempt, OffLoop, Runnable
 from poolhand.pool.slots.runner import discard
+from poolhand.pool.slots.timers import NEVER
 from poolhand.runtime import Runtime
 
 LOG = logging.getLogger("poolhand")
@@ -192,7 +192,7 @@ def _run_of(agent: Any) -> Callable[..., Any]:
     if not callable(run):
         kind = type(agent).__qualname__
         raise UsageError(
-            f"agent_factory made a {kind}, which has no method run(session_id=…, payload=…)"
+            f"agent_factory returned a {kind}, which has no method run(session_id=…, payload=…)"
         )
     return run
 

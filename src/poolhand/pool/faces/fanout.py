@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overlo
 
 from msgspec.structs import asdict
 
-from poolhand.errors import UsageError
 from poolhand.misuse import OptionsStruct, explain_misuse
-from poolhand.pool import config
 from poolhand.pool.engine.work import Work, name_of
 from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults
 from poolhand.pool.pool import Pool
 from poolhand.pool.slots.fault import ending_of
 from poolhand.rules.job import Job, Status
+from poolhand.rules.scaling.pool_size import SLOTS
 from poolhand.rules.validation import (
-    AMOUNT_ALLOWED,
+    AMOUNT,
+    OptionRule,
+    OptionTable,
     Seconds,
     convert_seconds,
-    is_amount,
     is_text,
-    optional,
-    shown,
+    not_allowed,
+    raise_faults,
+    table_faults,
     to_seconds,
 )
 from poolhand.runtime import Runtime
@@ -88,9 +89,8 @@ async def bounded_map(
     runtime: Runtime | None = None,
 ) -> list[Any]:
     """Run `fn(item)` for every item, at most `limit` at a time, as `Pool.map` does."""
-    faults = map_faults(fn, items, return_exceptions) + _slot_faults("limit", limit)
-    if faults:
-        raise UsageError("bounded_map: " + "; ".join(faults))
+    faults = map_faults(fn, items, return_exceptions) + SLOTS.faults("limit", limit)
+    raise_faults("bounded_map", faults)
     async with Pool(max_concurrent=limit, runtime=runtime) as pool:
         return await pool.map(fn, items, return_exceptions=return_exceptions)
 
@@ -156,7 +156,7 @@ async def agent_fanout(
     labels = [request.label or label_of(request.call) for request in checked]
     slots = min(max_parallel, len(checked))
     async with Pool(max_concurrent=slots, runtime=runtime) as pool:
-        works = [_hand_in(pool, request) for request in checked]
+        works = [_submit(pool, request) for request in checked]
         try:
             await _all_over(pool, works, slots)
         except BaseException:
@@ -166,7 +166,7 @@ async def agent_fanout(
     return [_result(labels[index], index, work.snapshot()) for index, work in enumerate(works)]
 
 
-def _hand_in(pool: Pool, request: AgentRequest) -> Work:
+def _submit(pool: Pool, request: AgentRequest) -> Work:
     view = pool if request.timeout is None else pool.with_options(timeout=request.timeout)
     return cast(Work, view.submit_nowait(request.call, *request.args, **request.kwargs))
 
@@ -215,27 +215,19 @@ def _name_borne_by(agent: object) -> str | None:
     return str(name) if is_text(name) else None
 
 
-def _slot_faults(option: str, value: object) -> list[str]:
-    check, allowed = config.CHECKS["max_concurrent"]
-    return [] if check(value) else [f"{option}={shown(value)} is not allowed; it must be {allowed}"]
-
-
 def _checked(requests: Iterable[Request], max_parallel: int) -> list[AgentRequest]:
     """Return the requests in one form, or raise with all their errors."""
-    faults = _slot_faults("max_parallel", max_parallel)
+    faults = SLOTS.faults("max_parallel", max_parallel)
     fields: list[dict[str, Any]] = []
     if iscoroutine(requests):
         requests.close()
     if isinstance(requests, Mapping) or not isinstance(requests, Iterable):
-        faults.append(
-            f"requests={shown(requests)} is not allowed; it must be an iterable of requests"
-        )
+        faults.append(not_allowed("requests", requests, "an iterable of requests"))
     else:
         fields = [_fields(request) for request in requests]
     for index, one in enumerate(fields):
         faults += [f"requests[{index}]: {fault}" for fault in _request_faults(one)]
-    if faults:
-        raise UsageError("agent_fanout: " + "; ".join(faults))
+    raise_faults("agent_fanout", faults)
     return [AgentRequest(**one) for one in fields]
 
 
@@ -252,18 +244,18 @@ def _has_names(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
-CHECKS: dict[str, config.Check] = {
-    "args": (lambda value: isinstance(value, tuple | list), "a tuple or a list"),
-    "kwargs": (_has_names, "a mapping of names to values"),
-    "label": (optional(is_text), "a non-blank text, or None"),
-    "timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
+ALLOWED: OptionTable = {
+    "args": OptionRule(lambda value: isinstance(value, tuple | list), "a tuple or a list"),
+    "kwargs": OptionRule(_has_names, "a mapping of names to values"),
+    "label": OptionRule(is_text, "a non-blank text").or_none(),
+    "timeout": AMOUNT.or_none(),
 }
 
 
 def _request_faults(fields: dict[str, Any]) -> list[str]:
     known = AgentRequest.__struct_fields__
     faults = [
-        f"{name!r} is no field of a request; there are {', '.join(known)}"
+        f"{name!r} is not a field of a request; there are {', '.join(known)}"
         for name in fields
         if name not in known
     ]
@@ -271,8 +263,6 @@ def _request_faults(fields: dict[str, Any]) -> list[str]:
         faults += call_faults("call", fields["call"], "a function, or a request with one")
     else:
         faults.append("call is missing; it must be a function")
-    return faults + [
-        f"{name}={shown(fields[name])} is not allowed; it must be {allowed}"
-        for name, (check, allowed) in CHECKS.items()
-        if name in fields and not check(fields[name])
-    ]
+    return faults + table_faults(
+        ALLOWED, {name: fields[name] for name in ALLOWED if name in fields}
+    )

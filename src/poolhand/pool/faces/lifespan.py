@@ -6,15 +6,29 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
+from poolhand.pool.config import ALLOWED as POOL_ALLOWED
 from poolhand.pool.faces.agent_pool import MAX_WORKERS, MIN_WORKERS, AgentPool
 from poolhand.pool.pool import Pool
 from poolhand.pool.submitter import UNSET
 from poolhand.rules.scaling.pool_size import Autoscale
-from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
+from poolhand.rules.validation import (
+    SECONDS,
+    OptionRule,
+    OptionTable,
+    Seconds,
+    raise_faults,
+    table_faults,
+    to_seconds,
+)
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+ALLOWED: OptionTable = {
+    "pool": OptionRule(lambda value: isinstance(value, Pool | AgentPool), "a Pool or an AgentPool"),
+    "drain_timeout": SECONDS,
+    "autoscale": POOL_ALLOWED["autoscale"],
+}
 
 
 @explain_misuse
@@ -28,7 +42,10 @@ def pool_lifespan(
     An AgentPool can be started again by the same lifespan.
     """
     within = to_seconds(drain_timeout)
-    _check(pool, within, autoscale)
+    given = {"pool": pool, "drain_timeout": within}
+    if autoscale is not UNSET:
+        given["autoscale"] = autoscale
+    raise_faults("pool_lifespan", table_faults(ALLOWED, given))
 
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[None]:
@@ -48,19 +65,3 @@ def pool_lifespan(
             await (pool.pool if isinstance(pool, AgentPool) else pool).leave(within)
 
     return lifespan
-
-
-def _check(pool: Any, drain_timeout: Any, autoscale: Any) -> None:
-    faults = []
-    if not isinstance(pool, Pool | AgentPool):
-        faults.append(f"pool={shown(pool)} is not allowed; it must be a Pool or an AgentPool")
-    if not is_seconds(drain_timeout):
-        faults.append(
-            f"drain_timeout={shown(drain_timeout)} is not allowed; give {SECONDS_ALLOWED}"
-        )
-    if not (autoscale is UNSET or autoscale is None or isinstance(autoscale, Autoscale)):
-        faults.append(
-            f"autoscale={shown(autoscale)} is not allowed; it must be an Autoscale(…), or None"
-        )
-    if faults:
-        raise UsageError("pool_lifespan: " + "; ".join(faults))

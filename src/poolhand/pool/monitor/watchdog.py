@@ -1,24 +1,28 @@
-"""The watchdog of an event loop: detects a blocked loop and the job that blocks it."""
+"""Watches an event loop: detects that a job blocks it, and that all its tasks are cancelled."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, CancelledError, Future, Task, TimerHandle
+from collections.abc import Awaitable, Callable
 from threading import Event as Flag
-from threading import current_thread
+from threading import current_thread, get_ident
 from types import FrameType
+from typing import Any
 from weakref import WeakValueDictionary
 
+from poolhand.context import running
 from poolhand.observe.events import LoopBlocked
-from poolhand.observe.stalls import LOGGED_AFTER, logs_blocks, warn_blocked
+from poolhand.observe.failures import LOGGED_AFTER, logs_blocks, warn_blocked
 from poolhand.pool.slots.attempt import Attempt, AttemptWatch, Runnable
-from poolhand.pool.slots.runner import FRAMES_OF_JOBS
-from poolhand.pool.slots.ticker import Ticker
+from poolhand.pool.slots.runner import FRAMES_OF_JOBS, own_task
+from poolhand.pool.slots.timers import Ticker
 from poolhand.runtime import Runtime
 
 PULSE = 0.05
 BLOCKED = 0.1
+REST_AFTER = 1.0  # seconds without a job after which a loop that jobs alone use is not watched
 UNHEARD = 1.0  # how often to check for subscribers; each check interrupts the loop
 MOST_FRAMES = 30
 # Where asyncio's own loop waits, and where a loop without Python code (uvloop) appears to be.
@@ -45,7 +49,7 @@ class Watchdog:
         self._pools: list[AttemptWatch] = []
         self._pulse_at = self._looked_at = self._stood_at = self._now()
         self._worked = self._processor_time()
-        self._told: list[Attempt[Runnable] | None] = []
+        self._reported: list[Attempt[Runnable] | None] = []
         self._logged: list[Attempt[Runnable] | None] = []
         self._pace = PULSE
         self._suspect: Attempt[Runnable] | None = None
@@ -90,7 +94,7 @@ class Watchdog:
             self._stood_at = now
         seconds = now - max(self._pulse_at, self._stood_at)
         if seconds < BLOCKED:
-            self._told, self._logged, self._suspect = [], [], None
+            self._reported, self._logged, self._suspect = [], [], None
         elif late and self._worked - worked < BLOCKED:
             # This thread was delayed, and not by the loop: the look proves nothing.
             return
@@ -132,10 +136,10 @@ class Watchdog:
         attempt, frames = _culprit(frame)
         if attempt is not self._suspect:
             self._suspect, self._suspected_at = attempt, now
-        if (self._told or self._logged) and now - self._suspected_at < BLOCKED:
+        if (self._reported or self._logged) and now - self._suspected_at < BLOCKED:
             return
         logs = seconds >= LOGGED_AFTER and attempt not in self._logged
-        emits = attempt not in self._told and self._is_heard()
+        emits = attempt not in self._reported and self._is_heard()
         if not (logs or emits):
             return
         shown = reversed(frames[:MOST_FRAMES])
@@ -149,9 +153,10 @@ class Watchdog:
             found.append(LoopBlocked(name, job, seconds, "".join(lines.format())))
         if logs:
             self._logged.append(attempt)
-            warn_blocked(found, [pool.events for pool in pools])
+            timeout = None if attempt is None else attempt.work.terms.hard
+            warn_blocked(found, [pool.events for pool in pools], timeout)
         if emits:
-            self._told.append(attempt)
+            self._reported.append(attempt)
             for pool, event in zip(pools, found, strict=True):
                 pool.events.emit(event)
 
@@ -162,6 +167,115 @@ class Watchdog:
             # Under another runtime the host has its own watchdog, which reports to it.
             return [pool for pool in self._pools if pool is host]
         return list({pool.events: pool for pool in self._pools}.values())
+
+
+class LoopWatch:
+    """Has the loop watched from the start, or, if it `rests`, only while there are jobs.
+
+    A watch costs some forty wake-ups a second. A loop that only jobs could block is not watched
+    while there are none.
+    """
+
+    def __init__(
+        self, worker: AttemptWatch, loop: AbstractEventLoop, runtime: Runtime, rests: bool
+    ) -> None:
+        self.thread = get_ident()
+        self._worker = worker
+        self._loop = loop
+        self._runtime = runtime
+        self._rests = rests
+        self._watch: Watchdog | None = None
+        self._timer: TimerHandle | None = None
+        if not rests:
+            self.begin()
+
+    def begin(self) -> None:
+        """Watch from now on: a job begins."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._watch is None:
+            self._watch = Watchdog.of(self._loop, self._runtime).join(self._worker)
+
+    def rest(self) -> None:
+        """Stop watching, unless a job begins soon."""
+        if self._rests and self._timer is None:
+            self._timer = self._loop.call_later(REST_AFTER, self.end)
+
+    def silence(self, now: float) -> float:
+        """Return how long ago the loop last turned; 0 while it is not watched."""
+        watch = self._watch
+        return 0.0 if watch is None else watch.silence(now)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._watch is not None:
+            self._watch.leave(self._worker)
+            self._watch = None
+
+
+class LoopGuard:
+    """A task of a loop that is cancelled when all tasks of the loop are; finds out by which code.
+
+    Code that ends a loop cancels its tasks: `ending` is then called. If a job does so, `swept` is
+    called with its attempt, in the context of that job, and the guard goes on.
+    """
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        swept: Callable[[Attempt[Any]], None],
+        ending: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._loop = loop
+        self._swept = swept
+        self._ending = ending
+        self._by_job = self._left = False
+        self._task = self._stand()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the loop is being ended."""
+        return self._task.cancelling() > 0 and not self._by_job
+
+    def leave(self) -> None:
+        """Stop guarding."""
+        self._left = True
+        self._task.cancel()
+
+    def _stand(self) -> Task[None]:
+        return own_task(self._loop, self._watch(), "worker-guard")
+
+    async def _watch(self) -> None:
+        try:
+            await _Rest(self._disturbed, self._loop)
+        except CancelledError:
+            if self._by_job and not self._left:
+                self._by_job, self._task = False, self._stand()
+            elif not self._left:
+                await self._ending()
+            raise
+
+    def _disturbed(self) -> None:
+        culprit: Any = running.get()
+        if culprit is not None and not self._left:
+            self._by_job = True
+            self._swept(culprit)
+
+
+class _Rest(Future[None]):
+    """The future that the guard awaits: it calls `disturbed` in the context of the canceller."""
+
+    def __init__(self, disturbed: Callable[[], None], loop: AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._disturbed = disturbed
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not self.done():
+            self._disturbed()
+        return super().cancel(msg)
 
 
 def _culprit(frame: FrameType | None) -> tuple[Attempt[Runnable] | None, list[FrameType]]:

@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from poolhand.context import running
 from poolhand.observe.events import Events
 from poolhand.pool.options import SubmitTerms
-from poolhand.pool.slots.alarm import NEVER
 from poolhand.pool.slots.process_parent import Child, ChildLost
+from poolhand.pool.slots.timers import NEVER
 from poolhand.rules.job import Job
 from poolhand.rules.outcome import StopRequest
 
@@ -57,9 +57,9 @@ class Runnable(Protocol):
     def fresh_context(self) -> Context: ...
 
     @property
-    def shelf(self) -> dict[str, Any]: ...
+    def attempt_values(self) -> dict[str, Any]: ...
 
-    def tell(self, kind: str, data: bytes) -> Awaitable[None]: ...
+    def emit(self, kind: str, data: bytes) -> Awaitable[None]: ...
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]: ...
 
@@ -184,11 +184,11 @@ class Attempt(Generic[W_co]):
         return self.work.snapshot()
 
     @property
-    def shelf(self) -> dict[str, Any]:
-        return self.work.shelf
+    def attempt_values(self) -> dict[str, Any]:
+        return self.work.attempt_values
 
-    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        return self.work.tell(kind, data)
+    def emit(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self.work.emit(kind, data)
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
         return self.work.ask(verb, *details)

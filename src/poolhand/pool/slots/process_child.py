@@ -16,27 +16,26 @@ from itertools import count
 from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from poolhand.context import TOLD, running
+from poolhand.context import EMITTED, running
 from poolhand.pool.slots.fault import fault_of
-from poolhand.pool.slots.process_error import raised_fault
+from poolhand.pool.slots.forks import end_fork
+from poolhand.pool.slots.process_answer import Answer, raised_fault, unpack
 from poolhand.rules.job import Fault, Job
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 READY = b"ready"
-BYE = b""
+EXIT = b""
 LOOK_SECONDS = 1.0  # how often each end checks whether the other one lives
 
 SLOW_IMPORT = 30.0
 SLOW = (
-    "poolhand: the process of a job has been importing its script for 30 s; a script keeps what it "
-    "does under `if __name__ == '__main__':`, because each process imports it\n"
+    "poolhand: the process of a job has been importing its script for 30 s; put what the "
+    "script does under `if __name__ == '__main__':`, because each process imports it\n"
 )
 
-Luggage = Callable[[], object]
-# True and the pickled value, or False, the pickled error (empty: cannot be sent) and its text.
-Answer = tuple[bool, bytes, Fault | None]
+TraceContext = Callable[[], object]
 
 
 class EmitLine(NamedTuple):
@@ -63,49 +62,45 @@ class ChildReply(NamedTuple):
 
 
 # The number of the order and a message; None says that the order has begun.
-Word = tuple[int, Answer | EmitLine | ChildRequest | None]
-
-
-def unpack(data: bytes) -> Any:
-    return pickle.loads(data)  # noqa: S301 - both ends of the pipe are ours
+ChildMessage = tuple[int, Answer | EmitLine | ChildRequest | None]
 
 
 class ChildRun:
-    """The view of a job in a child on itself; `told`: asked to stop before it began."""
+    """The view of a job in a child on itself; `stop_first`: asked to stop before it began."""
 
-    stop_wished = 0  # the number of the order that should stop
+    stop_requested_for = 0  # the number of the order that should stop
 
     def __init__(
         self,
-        speaking: ChildChannel,
+        channel: ChildChannel,
         number: int,
-        told: bool,
+        stop_first: bool,
         job: Job,
         submitter: str,
         token: int | None,
     ) -> None:
-        self._speaking = speaking
+        self._channel = channel
         self.number = number
-        self.told = told
+        self.stop_first = stop_first
         self.job = job
         self.submitter = submitter
         self.token = token
-        self.shelf: dict[str, Any] = {}
+        self.attempt_values: dict[str, Any] = {}
 
     @property
     def stop_requested(self) -> bool:
-        return self.told or ChildRun.stop_wished == self.number
+        return self.stop_first or ChildRun.stop_requested_for == self.number
 
     def snapshot(self) -> Job:
         return self.job
 
-    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+    def emit(self, kind: str, data: bytes) -> Awaitable[None]:
         # If the parent cannot keep up, the pipe is full and this call blocks.
-        self._speaking.say((self.number, EmitLine(str(kind), data)))
-        return TOLD
+        self._channel.send((self.number, EmitLine(str(kind), data)))
+        return EMITTED
 
     async def ask(self, verb: str, *details: Any) -> Any:
-        return await self._speaking.ask(self.number, verb, details)
+        return await self._channel.ask(self.number, verb, details)
 
 
 class ChildChannel:
@@ -117,15 +112,15 @@ class ChildChannel:
         self._asked = count(1)
         self._waiting: dict[int, Future[Any]] = {}
 
-    def say(self, word: Word) -> None:
+    def send(self, message: ChildMessage) -> None:
         with self._lock:
-            self._orders.send(word)
+            self._orders.send(message)
 
     async def ask(self, order: int, verb: str, details: tuple[Any, ...]) -> Any:
         number = next(self._asked)
         future = self._waiting[number] = get_running_loop().create_future()
         try:
-            self.say((order, ChildRequest(number, verb, details)))
+            self.send((order, ChildRequest(number, verb, details)))
             return await future
         finally:
             del self._waiting[number]
@@ -148,7 +143,7 @@ def _give(future: Future[Any], reply: ChildReply) -> None:
         future.set_exception(reply.error)
 
 
-def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
+def serve(orders: Connection, requests: Connection, before: bytes | None) -> None:
     """Execute orders until the parent says goodbye or dies; make the call `before` first."""
     from multiprocessing import parent_process
 
@@ -162,14 +157,14 @@ def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
     parent = parent_process()
     assert parent is not None
     _die_with(parent.sentinel)
-    speaking = ChildChannel(orders)
-    obeying = (wishes, speaking, parent.pid)
-    Thread(target=_obey, args=obeying, name="poolhand-wishes", daemon=True).start()
+    channel = ChildChannel(orders)
+    handling = (requests, channel, parent.pid)
+    Thread(target=_handle_requests, args=handling, name="poolhand-requests", daemon=True).start()
     # Import last: the user's script may block for ever.
     _import_script()
     try:
         orders.send_bytes(READY if before is None else _prepared(before))
-        while _serve_next(orders, speaking):
+        while _serve_next(orders, channel):
             pass
     except (EOFError, OSError):
         _vanish()
@@ -217,15 +212,15 @@ def _die_with(parent: int) -> None:
         _vanish()
 
 
-def _obey(wishes: Connection, speaking: ChildChannel, parent: int) -> None:
+def _handle_requests(requests: Connection, channel: ChildChannel, parent: int) -> None:
     try:
         while True:
-            if wishes.poll(LOOK_SECONDS):
-                heard = wishes.recv()
-                if isinstance(heard, ChildReply):
-                    speaking.hear(heard)
+            if requests.poll(LOOK_SECONDS):
+                received = requests.recv()
+                if isinstance(received, ChildReply):
+                    channel.hear(received)
                 else:
-                    ChildRun.stop_wished = heard
+                    ChildRun.stop_requested_for = received
             elif os.name == "posix" and os.getppid() != parent:
                 # The parent is gone, but a fork of it holds the pipe open.
                 _vanish()
@@ -240,35 +235,35 @@ def _vanish() -> None:
     os._exit(1)
 
 
-def _serve_next(orders: Connection, speaking: ChildChannel) -> bool:
+def _serve_next(orders: Connection, channel: ChildChannel) -> bool:
     header = orders.recv_bytes()
-    if header == BYE:
+    if header == EXIT:
         return False
     call = orders.recv_bytes()
-    number, told, job, submitter, token, luggage = unpack(header)
+    number, stop_first, job, submitter, token, trace_context = unpack(header)
     # Until this arrives, the parent may give the call to another child.
-    speaking.say((number, None))
+    channel.send((number, None))
     child = os.getpid()
-    run = ChildRun(speaking, number, told, job, submitter, token)
+    run = ChildRun(channel, number, stop_first, job, submitter, token)
     # Run in a copy of the context: the next job must not see what this one sets.
-    answer = copy_context().run(_carry_out, run, luggage, call)
+    answer = copy_context().run(_make_call, run, trace_context, call)
     if os.getpid() != child:
         # The job forked and this is the fork: it must not answer.
-        os._exit(0)
-    speaking.say((number, answer))
+        end_fork(job, "returned from the job" if answer[0] else "raised an error in the job")
+    channel.send((number, answer))
     return True
 
 
-def _carry_out(run: ChildRun, luggage: Luggage | None, call: bytes) -> Answer:
+def _make_call(run: ChildRun, trace_context: TraceContext | None, call: bytes) -> Answer:
     try:
         running.set(run)
-        if luggage is not None:
-            luggage()
-        todo = unpack(call)
+        if trace_context is not None:
+            trace_context()
+        function = unpack(call)
     except BaseException as error:
         return _unreadable(error)
     try:
-        value = todo()
+        value = function()
     except BaseException as error:
         return _failed(error)
     try:

@@ -12,44 +12,36 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from poolhand.errors import JobLost, UsageError
 from poolhand.pool.engine.work import name_of
 from poolhand.pool.slots.fault import fault_of
-from poolhand.pool.slots.process_answer import unprepared
+from poolhand.pool.slots.process_answer import Answer, unpack, unprepared
 from poolhand.pool.slots.process_child import (
-    BYE,
+    EXIT,
     LOOK_SECONDS,
     READY,
-    Answer,
     ChildReply,
     ChildRequest,
     EmitLine,
-    Luggage,
+    TraceContext,
     serve,
-    unpack,
 )
 from poolhand.rules.job import Job
-from poolhand.rules.values.escape import safe
+from poolhand.rules.plain import safe
 from poolhand.runtime import Runtime
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
+    from poolhand.pool.slots.attempt import Runnable
+
 # multiprocessing is imported where a process is started: most programs start none.
 
-BYE_SECONDS = 2.0
-
-
-class ChildHost(Protocol):
-    """The part of a job that forwards the events and store requests of a child."""
-
-    def tell(self, kind: str, data: bytes) -> object: ...
-
-    def ask_sync(self, verb: str, *details: Any) -> Any: ...
+EXIT_SECONDS = 2.0
 
 
 class ChildPhase(StrEnum):
@@ -82,7 +74,7 @@ class ProcessCall(Struct, frozen=True):
     submitter: str
     token: int | None
     call: bytes
-    luggage: Luggage | None
+    trace_context: TraceContext | None
 
 
 class Child:
@@ -94,15 +86,15 @@ class Child:
 
         context = get_context("spawn")
         self._orders, theirs = context.Pipe()
-        heard, self._wishes = context.Pipe(duplex=False)
+        received, self._requests = context.Pipe(duplex=False)
         self._phase = ChildPhase.STARTING
         self._serves: int | None = None
         self._served = 0
         self._dead = False
         self._lock = Lock()
         try:
-            with theirs, heard, _deaf_to_ctrl_c():
-                self._process = runtime.spawn(serve, (theirs, heard, before), name)
+            with theirs, received, _deaf_to_ctrl_c():
+                self._process = runtime.spawn(serve, (theirs, received, before), name)
         except BaseException:
             # Close now, not when the error is freed: spawning may have failed for lack of files.
             self._close_pipes()
@@ -140,40 +132,47 @@ class Child:
                 raise unprepared(unpack(said))
             self._phase = ChildPhase.IDLE
 
-    def run(self, errand: ProcessCall, told: bool, host: ChildHost) -> Answer:
+    def run(self, process_call: ProcessCall, stop_first: bool, work: Runnable) -> Answer:
         """Have the child make a call and return the answer; raises ChildLost if the child dies.
 
-        `told`: the job was asked to stop before it could begin. `host` receives the events and
+        `stop_first`: the job was asked to stop before it began. `work` receives the events and
         requests of the job.
         """
         header = pickle.dumps(
-            (self._serves, told, errand.job, errand.submitter, errand.token, errand.luggage)
+            (
+                self._serves,
+                stop_first,
+                process_call.job,
+                process_call.submitter,
+                process_call.token,
+                process_call.trace_context,
+            )
         )
         with suppress(OSError):
             self._orders.send_bytes(header)
-            self._orders.send_bytes(errand.call)
-        self._next_word()
+            self._orders.send_bytes(process_call.call)
+        self._next_message()
         self._phase = ChildPhase.BUSY
         while True:
-            word = self._next_word()
-            assert word is not None
-            if isinstance(word, EmitLine):
-                host.tell(*word)
-            elif isinstance(word, ChildRequest):
-                self._reply(word, host)
+            message = self._next_message()
+            assert message is not None
+            if isinstance(message, EmitLine):
+                work.emit(*message)
+            elif isinstance(message, ChildRequest):
+                self._reply(message, work)
             else:
                 self._phase = ChildPhase.IDLE
-                return word
+                return message
 
-    def _reply(self, asking: ChildRequest, host: ChildHost) -> None:
+    def _reply(self, asking: ChildRequest, work: Runnable) -> None:
         try:
-            reply = ChildReply(asking.number, host.ask_sync(asking.verb, *asking.details), None)
+            reply = ChildReply(asking.number, work.ask_sync(asking.verb, *asking.details), None)
         except Exception as error:
             reply = ChildReply(asking.number, None, error)
         with self._lock, suppress(OSError):
-            self._wishes.send(reply)
+            self._requests.send(reply)
 
-    def _next_word(self) -> Answer | EmitLine | ChildRequest | None:
+    def _next_message(self) -> Answer | EmitLine | ChildRequest | None:
         """Return the child's next message; a message for another order makes the child unusable."""
         said = self._receive()
         with suppress(Exception):
@@ -199,7 +198,7 @@ class Child:
         """Ask the job of this order to stop."""
         with self._lock, suppress(OSError):
             if self._serves == order:
-                self._wishes.send(order)
+                self._requests.send(order)
 
     def kill(self, order: int) -> None:
         """Kill the child, unless it has moved on to another order."""
@@ -217,12 +216,12 @@ class Child:
         from multiprocessing.connection import wait
 
         with suppress(OSError):
-            self._orders.send_bytes(BYE)
+            self._orders.send_bytes(EXIT)
         # Not joined yet: until then the system cannot reuse its process group id.
-        wait([self._process.sentinel], BYE_SECONDS)
-        self.bury()
+        wait([self._process.sentinel], EXIT_SECONDS)
+        self.dispose()
 
-    def bury(self) -> None:
+    def dispose(self) -> None:
         """Kill and join the child, kill what its job has started, and close the pipes."""
         self.end()
         self._process.join()
@@ -231,11 +230,11 @@ class Child:
 
     def _close_pipes(self) -> None:
         self._orders.close()
-        self._wishes.close()
+        self._requests.close()
 
     def _receive(self) -> bytes:
         try:
-            if self._has_word():
+            if self._has_message():
                 return self._orders.recv_bytes()
         except (EOFError, OSError):
             pass
@@ -243,7 +242,7 @@ class Child:
         self._process.join(LOOK_SECONDS)
         raise ChildLost(self.pid, self._process.exitcode, self._phase)
 
-    def _has_word(self) -> bool:
+    def _has_message(self) -> bool:
         """Wait until the child sends a message or dies; return whether there is a message."""
         orders = self._orders.fileno()
         while not (ready := [found for found, _ in self._poller.poll(LOOK_SECONDS * 1000)]):
@@ -319,7 +318,7 @@ class Children:
             else:
                 self._living -= 1
         if not child.is_fit:
-            child.bury()
+            child.dispose()
         elif not kept:
             self._let_go(child)
 
@@ -357,7 +356,7 @@ def lost(job_id: str, loss: ChildLost) -> JobLost:
     """Return the error that the callers of a job get if its child died."""
     text = f"job {job_id} was lost: its process {loss.pid} {ending(loss.code)}"
     if loss.phase is ChildPhase.STARTING:
-        text += " before it was up"
+        text += " before it was ready"
         if loss.is_by_script:
             text += f": {unguarded()}"
     return JobLost(text, job_id=job_id)
@@ -366,7 +365,7 @@ def lost(job_id: str, loss: ChildLost) -> JobLost:
 def ending(code: int | None) -> str:
     """Describe how a process ended."""
     if code is None:
-        return "closed its pipe or spoke out of turn"
+        return "closed its pipe or sent an unexpected message"
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):

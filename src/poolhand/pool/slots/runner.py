@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from poolhand.context import running
 from poolhand.observe.events import Events
+from poolhand.pool.slots import forks
 from poolhand.pool.slots.attempt import NOTHING, Attempt, OffLoop, Runnable
-from poolhand.pool.slots.process_answer import contents_of
-from poolhand.pool.slots.process_child import Answer
+from poolhand.pool.slots.process_answer import Answer, contents_of
 from poolhand.pool.slots.process_parent import (
     Child,
     ChildLost,
@@ -51,6 +51,7 @@ class JobRunner(Generic[W]):
         self._runtime = runtime
         self._events = events
         self._ended = ended
+        self._generation = forks.generation
 
     @property
     def eager(self) -> bool:
@@ -65,8 +66,8 @@ class JobRunner(Generic[W]):
             self._start_thread(attempt, partial(self._in_thread, attempt, outside, context))
         elif run_in == "process":
             outside = attempt.outside = OffLoop()
-            errand = self._errand(attempt, context)
-            self._start_thread(attempt, partial(self._in_process, attempt, outside, errand))
+            process_call = self._process_call(attempt, context)
+            self._start_thread(attempt, partial(self._in_process, attempt, outside, process_call))
         elif self.eager:
             self._loop.call_soon(self._create_task, attempt, context)
         else:
@@ -141,25 +142,29 @@ class JobRunner(Generic[W]):
             value = context.run(call)
         except BaseException as error:
             failure = error
+        if forks.generation != self._generation:
+            forks.end_fork(attempt.snapshot(), forks.ended_with(failure))
         outside.thread = None
         self._report(self._thread_ended, attempt, value, failure, context)
         # The traceback may reference this frame, which must not keep the job alive.
         del attempt, context
 
-    def _errand(self, attempt: Attempt[W], context: Context) -> ProcessCall:
+    def _process_call(self, attempt: Attempt[W], context: Context) -> ProcessCall:
         work, tracer = attempt.work, self._events.tracer
         assert isinstance(work.call, bytes)
-        luggage = None if tracer is None else tracer.luggage(context)
-        return ProcessCall(work.snapshot(), attempt.submitter, attempt.token, work.call, luggage)
+        trace_context = None if tracer is None else tracer.trace_context(context)
+        return ProcessCall(
+            work.snapshot(), attempt.submitter, attempt.token, work.call, trace_context
+        )
 
-    def _in_process(self, attempt: Attempt[W], outside: OffLoop, errand: ProcessCall) -> None:
+    def _in_process(self, attempt: Attempt[W], outside: OffLoop, process_call: ProcessCall) -> None:
         attempt.begun = True
         value: Any = None
         failure: BaseException | None = None
         try:
             if attempt.asked is not NOTHING:
                 raise CancelledError
-            value, failure = self._in_child(attempt, outside, errand)
+            value, failure = self._in_child(attempt, outside, process_call)
         except ChildLost as loss:
             # A copy: the traceback of the error holds the pipe of the child.
             outside.loss = None if outside.killed else ChildLost(loss.pid, loss.code, loss.phase)
@@ -170,7 +175,7 @@ class JobRunner(Generic[W]):
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(
-        self, attempt: Attempt[W], outside: OffLoop, errand: ProcessCall
+        self, attempt: Attempt[W], outside: OffLoop, process_call: ProcessCall
     ) -> tuple[Any, BaseException | None]:
         """Have a child make the call; use another child if this one died since its last job."""
         answer: Answer | None = None
@@ -178,7 +183,7 @@ class JobRunner(Generic[W]):
             child = self.children.take()
             outside.order = child, child.take()
             try:
-                answer = self._by_child(attempt, outside, child, errand)
+                answer = self._by_child(attempt, outside, child, process_call)
             except ChildLost as loss:
                 if loss.phase is ChildPhase.BUSY or child.is_new:
                     raise
@@ -188,7 +193,7 @@ class JobRunner(Generic[W]):
         return contents_of(answer, attempt.work.id)
 
     def _by_child(
-        self, attempt: Attempt[W], outside: OffLoop, child: Child, errand: ProcessCall
+        self, attempt: Attempt[W], outside: OffLoop, child: Child, process_call: ProcessCall
     ) -> Answer:
         # Check before too: a kill that found no order has ended nothing.
         _check_wanted(attempt)
@@ -197,7 +202,7 @@ class JobRunner(Generic[W]):
         if self.children.before is not None:
             self._report(self._came_up, attempt)
         outside.entered = True
-        return child.run(errand, attempt.asked is not NOTHING, attempt.work)
+        return child.run(process_call, attempt.asked is not NOTHING, attempt.work)
 
     def _report(self, call: Callable[..., None], *details: Any) -> None:
         try:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, CancelledError
+from asyncio import AbstractEventLoop, CancelledError, current_task
 from itertools import count, islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from poolhand.errors import JobLost
 from poolhand.observe.events import Events
-from poolhand.pool.slots.alarm import NEVER, Alarm
+from poolhand.observe.failures import warn_overran
+from poolhand.pool.slots import forks
 from poolhand.pool.slots.attempt import BUSY, IDLE, STUCK, Attempt, Runnable, Slot
-from poolhand.pool.slots.clock import PoolClock
+from poolhand.pool.slots.fault import fault_of
 from poolhand.pool.slots.runner import JobRunner, leave_behind
-from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
+from poolhand.pool.slots.timers import NEVER, Alarm, PoolClock
+from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT, Fault
 from poolhand.rules.outcome import (
+    SELF_CANCELLED,
     Cancelled,
     Failed,
     Outcome,
@@ -27,6 +30,7 @@ from poolhand.runtime import Runtime
 
 HARD_STOP = StopRequest.HARD_STOP
 LATE = 0.02  # deadlines may be noticed this late, so that one timer serves many jobs
+OVERRUN = 0.1  # seconds after a timeout from which a job that completes is logged
 HARD_STOP_GRACE = 0.03  # a timed-out job that stops at once frees its slot before its caller wakes
 
 
@@ -85,6 +89,7 @@ class Slots(Generic[W]):
         self._size = 0
         self._busy_for = 0.0
         self._runs = 0
+        self._generation = forks.generation
         self._alarm = Alarm(loop, clock, self._look_for_late)
         self._substrate = JobRunner(pool, loop, runtime, events, self._ended, self._came_up)
 
@@ -170,7 +175,7 @@ class Slots(Generic[W]):
         for slot in tuple(self.all):
             attempt = slot.attempt
             if attempt is not None and attempt.task is not None and attempt.task.done():
-                self._owner.vanished(attempt, "its task was ended by somebody else")
+                self._owner.vanished(attempt, "its task was ended from outside the pool")
                 self._ended(attempt, None, CancelledError())
 
     def close(self) -> None:
@@ -183,6 +188,8 @@ class Slots(Generic[W]):
 
     def _ended(self, attempt: Attempt[W], value: Any, error: BaseException | None) -> None:
         """Settle an attempt whose code has really ended, and free its slot."""
+        if forks.generation != self._generation:
+            forks.end_fork(attempt.snapshot(), forks.ended_with(error))
         now = self._now()
         outcome = None if error is None else _judge(attempt, error)
         slot = attempt.slot
@@ -199,6 +206,8 @@ class Slots(Generic[W]):
             self.all.remove(slot)
         if outcome is None and attempt.asked is not HARD_STOP and not was_stuck:
             slot.completed += 1
+            if attempt.due_at < now - OVERRUN:
+                _check_overrun(attempt, now)
             self._owner.completed(attempt, value, now)
         elif was_stuck:
             self.stuck -= 1
@@ -270,6 +279,16 @@ class Slots(Generic[W]):
             self._ask(attempt, StopRequest.SOFT_STOP, SOFT_TIMEOUT)
 
 
+def _check_overrun(attempt: Attempt[Runnable], now: float) -> None:
+    """Warn of code on the loop that completed after its hard timeout.
+
+    The timeout was not noticed: nothing else runs on a blocked loop.
+    """
+    hard, ran = attempt.work.terms.hard, now - attempt.began
+    if hard is not None and hard + OVERRUN < ran and attempt.outside is None:
+        warn_overran(attempt.snapshot(), ran, hard)
+
+
 def _judge(attempt: Attempt[Runnable], error: BaseException) -> Outcome:
     """Judge an error, even if inspecting it raises."""
     job_id = attempt.work.id
@@ -279,3 +298,24 @@ def _judge(attempt: Attempt[Runnable], error: BaseException) -> Outcome:
         return judge_error(error, attempt.asked, job_id)
     except BaseException:
         return unreadable(job_id)
+
+
+def fault_of_end(attempt: Attempt[Any], outcome: Outcome) -> Fault | None:
+    """Return what the code of an attempt raised, None where it ended otherwise.
+
+    Called in the step in which the attempt ended.
+    """
+    if isinstance(outcome, Failed):
+        return fault_of(outcome.error)
+    is_own = isinstance(outcome, Cancelled) and _raised_it_itself(attempt)
+    return SELF_CANCELLED if is_own else None
+
+
+def _raised_it_itself(attempt: Attempt[Any]) -> bool:
+    """Return whether neither the slot nor code outside asked for the cancellation of an attempt."""
+    if attempt.asked is not StopRequest.NOTHING or attempt.unwanted or not attempt.entered:
+        return False
+    if attempt.outside is not None:
+        return True
+    task = current_task()
+    return task is not None and not task.cancelling()

@@ -1,22 +1,28 @@
-"""Backpressure: what happens to a submit when the pool is full."""
+"""Backpressure: what happens to a submit when the pool is full, and which job is evicted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, StrEnum, auto
+from heapq import heapify, heappop, heappush
+from typing import Generic
 
 from msgspec import Struct
 
-from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
+from poolhand.rules.queue.entry import E
 from poolhand.rules.validation import (
-    COUNT_ALLOWED,
-    SECONDS_ALLOWED,
+    COUNT,
+    SECONDS,
+    OptionRule,
     Seconds,
-    is_count,
-    is_seconds,
+    not_allowed,
+    raise_faults,
     shown,
     to_seconds,
 )
+
+_DEPTH = OptionRule(COUNT.fits, f"{COUNT.text} (use fail_fast() for a pool that keeps no queue)")
 
 
 class OnFull(StrEnum):
@@ -165,16 +171,14 @@ def bounded(
 
     `wait_timeout` limits how many seconds a blocked submitter waits before PoolFull.
     """
-    faults, seconds = _depth_faults(max_depth), to_seconds(wait_timeout)
+    faults, seconds = _DEPTH.faults("max_depth", max_depth), to_seconds(wait_timeout)
     if on_full not in list(OnFull):
         names = ", ".join(repr(str(one)) for one in OnFull)
-        faults.append(f"on_full={shown(on_full)} is not allowed; it must be one of {names}")
+        faults.append(not_allowed("on_full", on_full, f"one of {names}"))
     elif seconds is not None and on_full != OnFull.BLOCK_SUBMITTER:
-        faults.append(f"wait_timeout={seconds!r} only goes with on_full='block_submitter'")
-    if seconds is not None and not is_seconds(seconds):
-        faults.append(f"wait_timeout={shown(seconds)} is not allowed; give {SECONDS_ALLOWED}")
-    if faults:
-        raise UsageError(f"bounded({shown(max_depth)}): " + "; ".join(faults))
+        faults.append(f"wait_timeout={seconds!r} needs on_full='block_submitter'")
+    faults += SECONDS.or_none().faults("wait_timeout", seconds)
+    raise_faults(f"bounded({shown(max_depth)})", faults)
     return Bounded(max_depth, OnFull(on_full), seconds)
 
 
@@ -204,9 +208,7 @@ def fail_fast() -> Policy:
 @explain_misuse
 def ring_buffer(max_depth: int) -> Policy:
     """Keep the newest `max_depth` waiting jobs and drop the oldest."""
-    faults = _depth_faults(max_depth)
-    if faults:
-        raise UsageError(f"ring_buffer({shown(max_depth)}): " + "; ".join(faults))
+    raise_faults(f"ring_buffer({shown(max_depth)})", _DEPTH.faults("max_depth", max_depth))
     return RingBuffer(max_depth)
 
 
@@ -224,10 +226,100 @@ class Backpressure:
 POLICIES = {"unbounded": unbounded, "queue": unbounded, "fail_fast": fail_fast}
 
 
-def _depth_faults(value: int) -> list[str]:
-    if is_count(value):
-        return []
-    return [
-        f"max_depth={shown(value)} is not allowed; it must be {COUNT_ALLOWED} "
-        "(use fail_fast() for a pool that keeps no queue)"
-    ]
+class KeyIndex(Struct, frozen=True):
+    """The number of waiting jobs of a key, and the arrival number of the oldest one."""
+
+    key: str
+    waiting: int
+    oldest: int
+
+
+def key_to_evict(newcomer: str, indexes: Iterable[KeyIndex]) -> str:
+    """Return the key whose oldest job is evicted for a new job: the key with most waiting jobs.
+
+    The new job counts for its key; of two keys with equally many the one with the oldest job loses.
+    """
+
+    def claim(index: KeyIndex) -> tuple[int, int]:
+        return (-index.waiting - (index.key == newcomer), index.oldest)
+
+    return min(indexes, key=claim).key
+
+
+class _Queue(Generic[E]):
+    """The waiting entries of one key, oldest first; the heap may hold stale items."""
+
+    __slots__ = ("heap", "waiting")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, E]] = []
+        self.waiting: dict[E, int] = {}
+
+
+class EvictionIndex(Generic[E]):
+    """Counts waiting entries per key and finds the oldest of the key with the most."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _Queue[E]] = {}
+        self._most: list[tuple[int, int, int, str]] = []
+        self._count = 0
+
+    def enter(self, key: str, entry: E) -> None:
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _Queue()
+        self._count += 1
+        queue.waiting[entry] = self._count
+        heappush(queue.heap, (entry.seq, self._count, entry))
+        self._note(key, queue)
+
+    def leave(self, key: str, entry: E) -> None:
+        queue = self._queues[key]
+        del queue.waiting[entry]
+        if queue.waiting:
+            self._note(key, queue)
+        else:
+            del self._queues[key]
+
+    def victim(self, newcomer: str) -> E:
+        """Return the entry that a new job of that key evicts."""
+        keys = {self._top(), newcomer} & self._queues.keys()
+        indexes = [self._key_index(key) for key in keys]
+        return _oldest(self._queues[key_to_evict(newcomer, indexes)])
+
+    def _key_index(self, key: str) -> KeyIndex:
+        queue = self._queues[key]
+        return KeyIndex(key, len(queue.waiting), _oldest(queue).seq)
+
+    def _note(self, key: str, queue: _Queue[E]) -> None:
+        if len(queue.heap) > 2 * len(queue.waiting) + 32:
+            queue.heap = [item for item in queue.heap if queue.waiting.get(item[2]) == item[1]]
+            heapify(queue.heap)
+        self._count += 1
+        heappush(self._most, (-len(queue.waiting), _oldest(queue).seq, self._count, key))
+        if len(self._most) > 4 * len(self._queues) + 64:
+            self._rebuild()
+
+    def _top(self) -> str:
+        """Return the key with most waiting entries, and drop stale heap items on the way."""
+        while True:
+            size, seq, _, key = self._most[0]
+            queue = self._queues.get(key)
+            if queue is not None and (-len(queue.waiting), _oldest(queue).seq) == (size, seq):
+                return key
+            heappop(self._most)
+
+    def _rebuild(self) -> None:
+        self._most = [
+            (-len(queue.waiting), _oldest(queue).seq, number, key)
+            for number, (key, queue) in enumerate(self._queues.items())
+        ]
+        heapify(self._most)
+
+
+def _oldest(queue: _Queue[E]) -> E:
+    while True:
+        _, number, entry = queue.heap[0]
+        if queue.waiting.get(entry) == number:
+            return entry
+        heappop(queue.heap)

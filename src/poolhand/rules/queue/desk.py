@@ -9,15 +9,21 @@ from msgspec import Struct
 
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.backpressure import Policy, QueueFacts, Ruling, Unbounded, evicts, rule
-from poolhand.rules.queue.entry import E
-from poolhand.rules.queue.eviction import EvictionIndex
+from poolhand.rules.queue.backpressure import (
+    EvictionIndex,
+    Policy,
+    QueueFacts,
+    Ruling,
+    Unbounded,
+    evicts,
+    rule,
+)
+from poolhand.rules.queue.entry import E, WaitingLine
 from poolhand.rules.queue.gates import KeyGates, Sessions
 from poolhand.rules.queue.idempotency import IdempotencyKeys
-from poolhand.rules.queue.lane import WaitingLine
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Strategy
-from poolhand.rules.queue.timers import Timers
+from poolhand.rules.queue.timing import Timers
 
 RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
@@ -78,7 +84,7 @@ class Desk(Generic[E]):
         self.paused = False
         self.running = 0
         self.waiting = 0
-        self.parked: WaitingLine[E] = WaitingLine()
+        self.blocked_submitters: WaitingLine[E] = WaitingLine()
         self.admitted: list[E] = []
         self.late: list[E] = []
         self.sessions: Sessions[E] = Sessions()
@@ -90,11 +96,11 @@ class Desk(Generic[E]):
         self._due: Timers[E] = Timers()
         self._expiries: Timers[E] = Timers()
         self._openings: Timers[E] = Timers()
-        self._crowd: EvictionIndex[E] | None = EvictionIndex() if evicts(policy) else None
+        self._evictions: EvictionIndex[E] | None = EvictionIndex() if evicts(policy) else None
         self._by_key = isinstance(strategy, FairRoundRobin)
         self._bounded = not isinstance(policy, Unbounded)
         # Lanes keep their own order; only these need the order of arrival across all lanes.
-        gated = self._crowd is not None or self.gates is not None
+        gated = self._evictions is not None or self.gates is not None
         self._numbered = gated or isinstance(strategy, Lifo)
         self._plain = not self._bounded and not self._numbered
         self.limit = float("inf") if slots is None else slots
@@ -124,7 +130,7 @@ class Desk(Generic[E]):
     @property
     def backlog(self) -> int:
         """Count the jobs that only need a slot; with one free, blocked submitters do not count."""
-        return self._ready.size + (0 if self.has_slot else self.parked.size)
+        return self._ready.size + (0 if self.has_slot else self.blocked_submitters.size)
 
     @property
     def has_slot(self) -> bool:
@@ -159,7 +165,7 @@ class Desk(Generic[E]):
                 self.remove(victim, now)
                 return Admitted(victim)
             case Ruling.PARK:
-                self._park(entry, now)
+                self._block_submitter(entry, now)
                 return _PARKED
             case Ruling.REJECT:
                 return _REJECTED
@@ -176,15 +182,15 @@ class Desk(Generic[E]):
             entry = self._ready.take()
         if entry is None:
             return None
-        if self._crowd is None and entry.window is None:
+        if self._evictions is None and entry.window is None:
             self.waiting -= 1
         else:
             self._stop_waiting(entry)
         self.running += 1
         if self.gates is not None:
             self.gates.start(entry)
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
         return entry
 
     def finish(self, entry: E, now: float) -> None:
@@ -194,11 +200,11 @@ class Desk(Generic[E]):
         """
         if entry.job.idempotency_key is not None:
             self._keys.finish(entry, now)
-        heir = self.sessions.leave(entry)
-        if heir is not None:
-            self._pass_key_gate(heir, now)
-        if self.parked.size:
-            self._admit_parked(now)
+        successor = self.sessions.leave(entry)
+        if successor is not None:
+            self._pass_key_gate(successor, now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
 
     def give_back(self, entry: E, opens_at: float, now: float) -> None:
         """Let a job wait for its next attempt, without admission; it keeps its session."""
@@ -213,8 +219,8 @@ class Desk(Generic[E]):
         self.running -= 1
         if self.gates is not None:
             self._requeue(self.gates.vacate(key))
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
 
     def remove(self, entry: E, now: float) -> None:
         """Remove a waiting entry from its place; the driver then reports its new status."""
@@ -230,25 +236,25 @@ class Desk(Generic[E]):
             case _:
                 self._due.remove(entry)
         self._stop_waiting(entry)
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
 
-    def unpark(self, entry: E, now: float) -> None:
+    def withdraw(self, entry: E, now: float) -> None:
         """Remove the entry of a blocked submitter, and release its idempotency key."""
-        self._leave_parking(entry)
-        self._admit_parked(now)
+        self._leave_blocked_submitters(entry)
+        self._admit_blocked_submitters(now)
 
-    def unpark_all(self) -> list[E]:
+    def withdraw_all(self) -> list[E]:
         """Remove the entries of all blocked submitters."""
-        gone = list(self.parked)
+        gone = list(self.blocked_submitters)
         for entry in gone:
-            self._leave_parking(entry)
+            self._leave_blocked_submitters(entry)
         return gone
 
     def resume(self, now: float) -> None:
         """Return entries from `next` again."""
         self.paused = False
-        self._admit_parked(now)
+        self._admit_blocked_submitters(now)
 
     def tick(self, now: float) -> list[E]:
         """Queue entries that are due; remove and return entries that have expired."""
@@ -258,8 +264,8 @@ class Desk(Generic[E]):
             self.remove(entry, now)
             self.late.append(entry)
         self._openings.drop_due(now)
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
         late, self.late = self.late, []
         return late
 
@@ -272,7 +278,7 @@ class Desk(Generic[E]):
         """Change the number of slots; running entries keep theirs."""
         self.slots = slots
         self.limit = float("inf") if slots is None else slots
-        self._admit_parked(now)
+        self._admit_blocked_submitters(now)
 
     def ahead_of(self, entry: E) -> int:
         """Count the entries that run before a queued one."""
@@ -292,7 +298,7 @@ class Desk(Generic[E]):
         return QueueFacts(self.running, self.waiting, self.slots, at_once, len(self._due))
 
     def _starts_at_once(self, entry: E, now: float) -> bool:
-        first_in_line = not self.parked.size or self.parked.first is entry
+        first_in_line = not self.blocked_submitters.size or self.blocked_submitters.first is entry
         if self.paused or self._ready.size or not self.has_slot or not first_in_line:
             return False
         window, job = entry.window, entry.job
@@ -332,16 +338,16 @@ class Desk(Generic[E]):
             self.gates.wait(behind, first=behind is not entry)
             behind.job = lifecycle.place(behind.job, Status.BLOCKED, "key")
 
-    def _park(self, entry: E, now: float) -> None:
+    def _block_submitter(self, entry: E, now: float) -> None:
         self._keys.reserve(entry)
-        self.parked.append(entry)
+        self.blocked_submitters.append(entry)
         window = entry.window
         if window is not None and window.opens_at is not None and window.opens_at > now:
             # When its time comes it could start at once: then a free slot may be enough.
             self._openings.add(window.opens_at, entry)
 
-    def _leave_parking(self, entry: E) -> None:
-        self.parked.remove(entry)
+    def _leave_blocked_submitters(self, entry: E) -> None:
+        self.blocked_submitters.remove(entry)
         self._openings.remove(entry)
         self._keys.release(entry)
 
@@ -351,8 +357,8 @@ class Desk(Generic[E]):
             self._requeue(self.gates.withdraw(entry))
         self._stop_waiting(entry)
         self.late.append(entry)
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
 
     def _requeue(self, entry: E | None) -> None:
         if entry is not None:
@@ -365,30 +371,30 @@ class Desk(Generic[E]):
 
     def _start_waiting(self, entry: E) -> None:
         self.waiting += 1
-        if self._crowd is not None:
-            self._crowd.enter(self._crowd_key(entry.job), entry)
+        if self._evictions is not None:
+            self._evictions.enter(self._eviction_key(entry.job), entry)
         if entry.window is not None and entry.window.closes_at is not None:
             self._expiries.add(entry.window.closes_at, entry)
 
     def _stop_waiting(self, entry: E) -> None:
         self.waiting -= 1
-        if self._crowd is not None:
-            self._crowd.leave(self._crowd_key(entry.job), entry)
+        if self._evictions is not None:
+            self._evictions.leave(self._eviction_key(entry.job), entry)
         if entry.window is not None:
             self._expiries.remove(entry)
 
     def _victim(self, newcomer: E) -> E:
-        assert self._crowd is not None
-        return self._crowd.victim(self._crowd_key(newcomer.job))
+        assert self._evictions is not None
+        return self._evictions.victim(self._eviction_key(newcomer.job))
 
-    def _crowd_key(self, job: Job) -> str:
+    def _eviction_key(self, job: Job) -> str:
         return job.key if self._by_key else ""
 
-    def _admit_parked(self, now: float) -> None:
+    def _admit_blocked_submitters(self, now: float) -> None:
         """Admit entries of blocked submitters, first come first served, while there is room."""
-        while (entry := self.parked.first) is not None:
+        while (entry := self.blocked_submitters.first) is not None:
             if rule(self.policy, self._facts(entry, now)) is not Ruling.TAKE:
                 return
-            self._leave_parking(entry)
+            self._leave_blocked_submitters(entry)
             self._accept(entry, now)
             self.admitted.append(entry)

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic
 
-from poolhand.rules.queue.entry import E
-from poolhand.rules.queue.lane import Lane
+from poolhand.rules.queue.entry import E, Lane
 from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Priority, Strategy, aged_rank
 
 MOST_RESTING = 10_000

@@ -1,9 +1,11 @@
-"""The desk of a stored pool: it can be queried first, and its rules can change while in use."""
+"""The desk of a pool in a store, and the specification of the pool."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Generic
+from hashlib import sha256
+
+from msgspec import Struct
 
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import (
@@ -11,15 +13,66 @@ from poolhand.rules.queue.backpressure import (
     FailFast,
     OnFull,
     Policy,
-    QueueFacts,
-    Ruling,
-    rule,
+    Unbounded,
 )
 from poolhand.rules.queue.desk import RERUN, Desk
 from poolhand.rules.queue.entry import E
+from poolhand.rules.queue.gates import BusyResult, OnBusy, resolve_busy
 from poolhand.rules.queue.idempotency import IdempotencyKeys
-from poolhand.rules.queue.on_busy import BusyResult, OnBusy, meet
-from poolhand.rules.queue.strategy import Strategy
+from poolhand.rules.queue.strategy import Priority, Strategy
+from poolhand.rules.validation import shown
+
+
+class PoolSpec(Struct, frozen=True):
+    """The rules of one stored pool; without `slots` it has no cap of its own."""
+
+    name: str
+    id: str
+    slots: int | None = None
+    queue: Strategy = Priority()
+    backpressure: Policy = Unbounded()
+    max_per_key: int | None = None
+    key_ttl: float = 86_400.0
+    max_keys: int = 100_000
+
+
+SETTINGS = {
+    "max_concurrent": "slots",
+    "queue": "queue",
+    "backpressure": "backpressure",
+    "max_per_key": "max_per_key",
+    "key_ttl": "key_ttl",
+    "max_keys": "max_keys",
+}
+"""What is declared of a pool, as users name it, and the field that holds it."""
+
+
+def differences(old: PoolSpec, new: PoolSpec) -> dict[str, tuple[str, str]]:
+    """Return the settings in which two declarations differ, with both values as text."""
+    found = {}
+    for name, field in SETTINGS.items():
+        before, after = getattr(old, field), getattr(new, field)
+        if before != after:
+            found[name] = distinct_texts(before, after)
+    return found
+
+
+def distinct_texts(one: object, other: object) -> tuple[str, str]:
+    """Return two different values as two different texts."""
+    short = str(one), str(other)
+    return short if short[0] != short[1] else (shown(one), shown(other))
+
+
+def pool_id(scope: str, scope_id: str, name: str) -> str:
+    """Return the id of a stored pool: the same in every process that uses this name."""
+    digest = sha256("\0".join((scope, scope_id, name)).encode()).hexdigest()
+    return f"pool-{digest[:12]}"
+
+
+def undeclared(name: str) -> PoolSpec:
+    """Return the rules of a pool that is not declared: no cap, nothing refused."""
+    return PoolSpec(name, pool_id("app", "", name))
+
 
 NEVER = float("inf")
 
@@ -27,7 +80,7 @@ NEVER = float("inf")
 class StoredDesk(Desk[E]):
     """A desk driven by a store: the store, not the desk, knows when each job is due.
 
-    `news` gets the word "ready" whenever an entry passes the gates into the queue.
+    `topics` gets the word "ready" whenever an entry passes the gates into the queue.
     """
 
     def __init__(
@@ -40,7 +93,7 @@ class StoredDesk(Desk[E]):
     ) -> None:
         super().__init__(strategy, policy, slots, keys, max_per_key)
         self.rank = (strategy, max_per_key)
-        self.news: set[str] = set()
+        self.topics: set[str] = set()
 
     def promote(self, entry: E, now: float) -> None:
         """Place a scheduled entry whose time has come."""
@@ -68,8 +121,8 @@ class StoredDesk(Desk[E]):
         if self.gates is not None:
             self.gates.start_at_once(entry)
         self._ready.charge(entry.job.key)
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
         return True
 
     def accept(self, entry: E, now: float) -> None:
@@ -78,27 +131,25 @@ class StoredDesk(Desk[E]):
 
     def welcome(self, now: float) -> list[E]:
         """Admit blocked submitters where there is room; return all admitted since the last call."""
-        if self.parked.size:
-            self._admit_parked(now)
+        if self.blocked_submitters.size:
+            self._admit_blocked_submitters(now)
         admitted, self.admitted = self.admitted, []
         return admitted
 
     def dismiss(self, entry: E) -> None:
         """Remove the entry of a blocked submitter; `welcome` admits those behind it."""
-        self._leave_parking(entry)
+        self._leave_blocked_submitters(entry)
 
     def joined(self, job: Job, rerun: bool, now: float) -> E | None:
         """Return the entry that already owns the key of a new job."""
         owner = self._keys.find(job, now)
         return None if owner is None or (rerun and owner.job.status in RERUN) else owner
 
-    def meet(self, job: Job, on_busy: OnBusy) -> BusyResult[E]:
+    def resolve_busy(self, job: Job, on_busy: OnBusy) -> BusyResult[E]:
         """Decide about a new job whose session may be busy."""
-        return meet(job, on_busy, self.sessions.holder(job), lambda: self.sessions.last(job))
-
-    def facts(self, entry: E, now: float) -> QueueFacts:
-        """Return the facts that the ruling on a new job depends on."""
-        return self._facts(entry, now)
+        return resolve_busy(
+            job, on_busy, self.sessions.holder(job), lambda: self.sessions.last(job)
+        )
 
     def succeed(self, old: StoredDesk[E], entries: Sequence[E], occupied: Iterable[str]) -> None:
         """Take over all entries of another desk of the same pool.
@@ -108,7 +159,11 @@ class StoredDesk(Desk[E]):
         entries that are queued or wait for their key are placed again, in order of arrival.
         """
         self.paused, self.running, self.waiting = old.paused, old.running, old.waiting
-        self.parked, self.admitted, self.sessions = old.parked, old.admitted, old.sessions
+        self.blocked_submitters, self.admitted, self.sessions = (
+            old.blocked_submitters,
+            old.admitted,
+            old.sessions,
+        )
         self._due, self._expiries, self._openings = old._due, old._expiries, old._openings
         self._arrivals = old._arrivals
         if not old._numbered:
@@ -118,10 +173,10 @@ class StoredDesk(Desk[E]):
             self._ready, self.gates = old._ready, old.gates
         else:
             self._place_again(entries, occupied)
-        if self._crowd is not None:
+        if self._evictions is not None:
             for entry in entries:
-                if entry.place is not self.parked and entry.job.status.waiting:
-                    self._crowd.enter(self._crowd_key(entry.job), entry)
+                if entry.place is not self.blocked_submitters and entry.job.status.waiting:
+                    self._evictions.enter(self._eviction_key(entry.job), entry)
 
     def _place_again(self, entries: Sequence[E], occupied: Iterable[str]) -> None:
         if self.gates is not None:
@@ -129,58 +184,22 @@ class StoredDesk(Desk[E]):
                 self.gates.occupy(key)
         for entry in entries:
             job = entry.job
-            ready = job.status is Status.QUEUED and entry.place is not self.parked
+            ready = job.status is Status.QUEUED and entry.place is not self.blocked_submitters
             if ready or job.blocked_on == "key":
                 entry.before = entry.after = None
                 self._pass_key_gate(entry, entry.ready_at)
 
     def _queue(self, entry: E) -> None:
-        self.news.add("ready")
+        self.topics.add("ready")
         super()._queue(entry)
 
 
-def may_refuse(policy: Policy, may_park: bool) -> bool:
-    """Return whether a policy ever refuses a new job; `may_park`: its submitter can wait."""
+def may_refuse(policy: Policy, may_block: bool) -> bool:
+    """Return whether a policy ever refuses a new job; `may_block`: its submitter can wait."""
     match policy:
         case FailFast() | Bounded(on_full=OnFull.FAIL_SUBMITTER):
             return True
         case Bounded(on_full=OnFull.BLOCK_SUBMITTER):
-            return not may_park
+            return not may_block
         case _:
             return False
-
-
-class Trial(Generic[E]):
-    """Checks for new jobs, one after the other, whether a desk would refuse them; changes nothing.
-
-    Only for pools that may refuse: they evict nothing, so each accepted job only adds to the
-    waiting ones. Once one job could start at once, no later one can: that job is before them.
-    """
-
-    def __init__(self, desk: StoredDesk[E], now: float) -> None:
-        self.waiting = desk.waiting
-        self._desk = desk
-        self._now = now
-        self._scheduled = 0
-        self._queued = False
-        self._keys: set[tuple[str | None, str]] = set()
-
-    def refuses(self, entry: E, rerun: bool) -> bool:
-        """Return whether a new job would be refused, given that those before it were accepted."""
-        job = entry.job
-        key = None if job.idempotency_key is None else (job.tenant, job.idempotency_key)
-        if key in self._keys or self._desk.joined(job, rerun, self._now) is not None:
-            return False
-        facts = self._desk.facts(entry, self._now)
-        at_once = facts.at_once and not self._queued
-        scheduled = facts.scheduled + self._scheduled
-        facts = QueueFacts(facts.running, self.waiting, facts.slots, at_once, scheduled)
-        if rule(self._desk.policy, facts) is not Ruling.TAKE:
-            return True
-        self._queued = self._queued or at_once
-        self.waiting += 1
-        opens_at = None if entry.window is None else entry.window.opens_at
-        self._scheduled += opens_at is not None and opens_at > self._now
-        if key is not None:
-            self._keys.add(key)
-        return False

@@ -1,15 +1,21 @@
-"""Queue strategies: the order in which queued jobs run."""
+"""Queue strategies: the order in which queued jobs run, and which lane or pool is next.
+
+Fairness is arithmetic in integer ticks: no store and no clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import TypeVar
 
 from msgspec import Struct
 
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.validation import Seconds, is_amount, is_text, shown, to_seconds
+from poolhand.rules.validation import Seconds, is_amount, is_text, raise_faults, shown, to_seconds
 
 SMALLEST_WEIGHT = 1e-9
 TICKS_PER_TURN = 720_720  # divisible by every weight up to 16, so that equal shares stay exact
@@ -102,8 +108,7 @@ def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = Non
             f"weights={shown(weights)} is not allowed; it must map keys to numbers above 0, such "
             'as {"acme": 3}'
         )
-    if faults:
-        raise UsageError("fair_round_robin: " + "; ".join(faults))
+    raise_faults("fair_round_robin", faults)
     return FairRoundRobin(key, tuple((weights or {}).items()))
 
 
@@ -144,3 +149,76 @@ def job_rank(strategy: Strategy, entry: Entry) -> tuple[float, int]:
 def aged_rank(entry: Entry, aging: float) -> float:
     """Return the time at which a job of priority 0 with the same rank would have become ready."""
     return entry.ready_at - entry.job.priority * aging
+
+
+class LaneFacts(Struct, frozen=True):
+    """The facts of one lane: `size` of its jobs wait, and a turn costs `step` ticks."""
+
+    rank: int
+    order: int
+    size: int
+    step: int
+
+
+class Picks(Struct, frozen=True):
+    """The lanes to serve, in order, as indexes into the lanes that were given.
+
+    `ranks` are the ranks of all these lanes afterwards.
+    """
+
+    turns: list[int]
+    ranks: list[int]
+    round: int
+
+
+def rejoin(round: int, own: int) -> int:
+    """Return the rank of a lane that was empty: being empty neither helps nor hurts it."""
+    return max(round, own)
+
+
+def is_passed(round: int, own: int) -> bool:
+    """Return whether an empty lane can be forgotten: a new one would get the same rank."""
+    return own <= round
+
+
+def picks(lanes: Sequence[LaneFacts], round: int, limit: int) -> Picks:
+    """Return which lanes supply the next `limit` jobs, and their ranks afterwards.
+
+    Lanes that rank behind the first `limit` lanes may be left out.
+    """
+    ranks = [lane.rank for lane in lanes]
+    sizes = [lane.size for lane in lanes]
+    heap = [(lane.rank, lane.order, place) for place, lane in enumerate(lanes) if lane.size]
+    heapify(heap)
+    turns: list[int] = []
+    while heap and len(turns) < limit:
+        round, order, place = heap[0]
+        turns.append(place)
+        ranks[place] = rank = round + lanes[place].step
+        sizes[place] -= 1
+        if sizes[place]:
+            heapreplace(heap, (rank, order, place))
+        else:
+            heappop(heap)
+    return Picks(turns, ranks, round)
+
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+def behind(pools: Sequence[P], last: P | None) -> list[P]:
+    """Return all pools in order, starting after `last` and ending with it."""
+    start = 0 if last is None else pools.index(last) + 1
+    return [*pools[start:], *pools[:start]]
+
+
+def round_robin(pools: Sequence[P], take: Callable[[P], T | None]) -> Iterator[tuple[P, T]]:
+    """Yield one item of each pool in turn; a pool that returned None is not polled again."""
+    line = deque(pools)
+    while line:
+        pool = line.popleft()
+        given = take(pool)
+        if given is not None:
+            yield pool, given
+            line.append(pool)

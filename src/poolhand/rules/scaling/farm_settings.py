@@ -84,8 +84,8 @@ class Verbosity(Struct, frozen=True):
     quiet: bool = False
 
 
-USUAL_FARM = FarmSettings()
-USUAL_SPEECH = Verbosity()
+DEFAULT_FARM = FarmSettings()
+DEFAULT_VERBOSITY = Verbosity()
 
 
 def drain_within(grace: float, soft_timeouts: Sequence[float | None]) -> float:

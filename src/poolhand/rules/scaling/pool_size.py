@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil, isclose
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from poolhand.errors import UsageError
 from poolhand.misuse import OptionsStruct, explain_misuse
 from poolhand.rules.validation import (
-    AMOUNT_ALLOWED,
-    COUNT_ALLOWED,
-    SECONDS_ALLOWED,
-    Predicate,
+    AMOUNT,
+    COUNT,
+    SECONDS,
+    OptionRule,
+    OptionTable,
     Seconds,
     convert_seconds,
     is_amount,
     is_count,
-    is_seconds,
-    shown,
+    not_allowed,
+    raise_faults,
     to_seconds,
 )
 
 MOST_SLOTS = 100_000
-SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
-SHARE_ALLOWED = "a number above 0 and at most 1"
+SLOTS = OptionRule(
+    lambda value: is_count(value) and value <= MOST_SLOTS,
+    f"an int of at least 1 and at most {MOST_SLOTS:,}",
+)
+_SHARE = OptionRule(lambda value: is_amount(value) and value <= 1, "a number above 0 and at most 1")
+_NUMBER = OptionRule(SECONDS.fits, "a number of 0 or more and at most 10**18")
 
 # With this many jobs waiting per worker, an unbounded queue counts as filling up.
 BACKLOG_PER_WORKER = 2
 HIGH_SAMPLES = 2
 
 
-def are_slots(value: Any) -> bool:
-    return is_count(value) and value <= MOST_SLOTS
-
-
-def _is_share(value: Any) -> bool:
-    return is_amount(value) and value <= 1
-
-
-CHECKS: dict[str, tuple[Predicate, str]] = {
-    "min": (are_slots, SLOTS_ALLOWED),
-    "max": (are_slots, SLOTS_ALLOWED),
-    "up_at": (_is_share, SHARE_ALLOWED),
-    "down_at": (_is_share, SHARE_ALLOWED),
-    "queue_up_at": (_is_share, SHARE_ALLOWED),
-    "interval": (is_amount, AMOUNT_ALLOWED),
-    "step": (_is_share, SHARE_ALLOWED),
-    "cooldown": (is_seconds, SECONDS_ALLOWED),
-    "idle_after": (is_count, COUNT_ALLOWED),
+ALLOWED: OptionTable = {
+    "min": SLOTS,
+    "max": SLOTS,
+    "up_at": _SHARE,
+    "down_at": _SHARE,
+    "queue_up_at": _SHARE,
+    "interval": AMOUNT,
+    "step": _SHARE,
+    "cooldown": SECONDS,
+    "idle_after": COUNT,
 }
 
 
@@ -94,21 +90,22 @@ class Autoscale(OptionsStruct, frozen=True):
 
     def __post_init__(self) -> None:
         convert_seconds(self, "interval", "cooldown")
-        bad = {
-            name: allowed
-            for name, (check, allowed) in CHECKS.items()
-            if not check(getattr(self, name))
-        }
-        if bad.keys().isdisjoint(("min", "max")) and self.max < self.min:
-            bad["max"] = f"at least min={self.min!r}"
-        if bad.keys().isdisjoint(("down_at", "up_at")) and self.down_at >= self.up_at:
-            bad["down_at"] = f"below up_at={self.up_at!r}"
-        faults = [
-            f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
-            for name, allowed in bad.items()
-        ]
-        if faults:
-            raise UsageError("Autoscale: " + "; ".join(faults))
+        raise_faults("Autoscale", autoscale_faults(asdict(self)))
+
+
+def autoscale_faults(
+    values: Mapping[str, Any], names: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return every fault in settings of an Autoscale; `names` are what a caller calls them."""
+    bad = {
+        name: ALLOWED[name].text for name, value in values.items() if not ALLOWED[name].fits(value)
+    }
+    called = {name: name for name in values} | dict(names or {})
+    if bad.keys().isdisjoint(("min", "max")) and values["max"] < values["min"]:
+        bad["max"] = f"at least {called['min']}={values['min']!r}"
+    if bad.keys().isdisjoint(("down_at", "up_at")) and values["down_at"] >= values["up_at"]:
+        bad["down_at"] = f"below {called['up_at']}={values['up_at']!r}"
+    return [not_allowed(called[name], values[name], text) for name, text in bad.items()]
 
 
 class PoolLoad(Struct, frozen=True):
@@ -173,15 +170,11 @@ def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()
     workers than the lowest limit would only wait for it.
     """
     each: float = to_seconds(seconds)
-    faults = [
-        f"{name}={shown(value)} is not allowed; it must be a number of 0 or more and at most 10**18"
-        for name, value in (("rate", rate), ("seconds", each))
-        if not is_seconds(value)
-    ]
-    bounds, fault = _bounds(limits)
-    faults += fault
-    if faults:
-        raise UsageError("suggest_workers: " + "; ".join(faults))
+    bounds, faults = _bounds(limits)
+    raise_faults(
+        "suggest_workers",
+        [*_NUMBER.faults("rate", rate), *_NUMBER.faults("seconds", each), *faults],
+    )
     wanted = rate * each
     whole = round(wanted)
     # In floating point 0.1 × 30 is slightly more than 3, but 3 workers are enough.
@@ -194,7 +187,7 @@ def _bounds(limits: Any) -> tuple[list[int], list[str]]:
     given = list(limits) if isinstance(limits, Iterable) else limits
     if isinstance(given, list) and all(map(is_count, given)):
         return given, []
-    return [], [f"limits={shown(given)} is not allowed; it must be a list, each {COUNT_ALLOWED}"]
+    return [], [not_allowed("limits", given, f"a list, each {COUNT.text}")]
 
 
 def _utilisation(busy: int, size: int) -> float:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from poolhand.contract import Change, ClaimRequest, JobBatch
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.timing import seconds
 from poolhand.stores.postgres.pools import is_free, is_plain
 from poolhand.stores.postgres.transaction import Clock, Needs
-from poolhand.stores.sql.queue.pools import spec_of
+from poolhand.stores.sql.pools import spec_of
 from poolhand.stores.sql.rows import sought
 from poolhand.stores.sql.tables import Tables
 
@@ -89,7 +89,7 @@ def claims(tokens: Sequence[int]) -> Look:
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
 
 
-def burying(owner: str) -> Look:
+def expiring_owner(owner: str) -> Look:
     """Need exclusively the pools of everything that an owner holds."""
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
 

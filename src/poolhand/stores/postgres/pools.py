@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from poolhand.contract import ClaimRequest
+from poolhand.contract import ClaimRequest, PoolRow
 from poolhand.rules.job import Job
 from poolhand.rules.queue.backpressure import Unbounded
 from poolhand.rules.queue.desk import Verdict
-from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.strategy import Fifo, Priority
-from poolhand.stores.sql.queue.pools import (
+from poolhand.stores.sql.pools import (
     NEW,
     OLDEST,
     WAITING_UNDER_OTHER_KEYS,
@@ -26,9 +27,10 @@ from poolhand.stores.sql.queue.pools import (
     encode_spec,
     spec_of,
 )
-from poolhand.stores.sql.rows import ENDS, JobRow
-from poolhand.stores.sql.tables import Insert
+from poolhand.stores.sql.rows import ENDS, JobRow, sought, submit_of
+from poolhand.stores.sql.tables import Insert, Tables
 from poolhand.stores.sql.unit_of_work import UnitOfWork
+from poolhand.stores.sql.upkeep import DATED_AT_ONCE, UNDATED
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -88,7 +90,9 @@ HEADS = """
 SELECT count(*) FROM (SELECT 1 FROM poolhand_waits WHERE pool = ? AND place = 4 LIMIT ?) heads
 """
 OPEN = f"{NEW} RETURNING no"
-TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" for end in ENDS}})
+TALLIES = Insert(
+    "poolhand_tallies", "pool bigint, " + ", ".join(f"{end.value} bigint" for end in ENDS)
+)
 
 
 class Unlocked(Exception):
@@ -111,10 +115,10 @@ class PostgresPool(StoredPool):
         keys="SELECT jsonb_array_elements_text(?::jsonb)", oldest=OLDEST
     )
 
-    def __init__(self, books: UnitOfWork, columns: Columns) -> None:
+    def __init__(self, unit: UnitOfWork, columns: Columns) -> None:
         self.alone = True
         self.heads = 0
-        super().__init__(books, columns[:13])
+        super().__init__(unit, columns[:13])
 
     @property
     def free(self) -> bool:
@@ -139,7 +143,7 @@ class PostgresPool(StoredPool):
         self.own()
         super().remove(entry, now)
         if self.heads:
-            ((self.queue.size,),) = self.books.query(HEADS, (self.no, self.heads))
+            ((self.queue.size,),) = self.unit.query(HEADS, (self.no, self.heads))
 
     def promote(self, entry: JobRow, now: float) -> None:
         self.own()
@@ -171,7 +175,7 @@ class PostgresPool(StoredPool):
             self._saved = ()
 
     def _count(self) -> None:
-        counts = self.books.query(RECOUNT, (self.no,))[0]
+        counts = self.unit.query(RECOUNT, (self.no,))[0]
         self.running, self.waiting, self.queue.size, self.schedule.size = counts
 
     def _state(self) -> tuple[Any, ...]:
@@ -188,21 +192,21 @@ class PostgresPools(Pools):
     BY_NO = f"{ALL} WHERE no = ?"
     KIND = PostgresPool
 
-    def __init__(self, books: UnitOfWork, held: dict[int, bool]) -> None:
-        super().__init__(books)
+    def __init__(self, unit: UnitOfWork, held: dict[int, bool]) -> None:
+        super().__init__(unit)
         self._held = held
         self._served: list[int] = []
         self.versions: dict[int, str] = {}
         self._tallies: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self.claimant: tuple[str, int | None] = ("", None)
-        self.may_be_overdue = self.may_be_buried = True
-        books.writers.append(self._write_tallies)
+        self.may_be_overdue = self.owner_may_have_expired = True
+        unit.writers.append(self._write_tallies)
 
     def load(self, rows: Sequence[Any], owner: str) -> None:
         """Load the locked pools, and those that have jobs for the claim request."""
         missing = {}
-        for overdue, buried, number, *columns, version, served, heads in rows:
-            self.may_be_overdue, self.may_be_buried = overdue, buried
+        for overdue, expired, number, *columns, version, served, heads in rows:
+            self.may_be_overdue, self.owner_may_have_expired = overdue, expired
             self.claimant = owner, number
             no, spec, _, resized, running, *_ = columns
             if no in self._held:
@@ -242,7 +246,7 @@ class PostgresPools(Pools):
         return self._held.get(no, False)
 
     def open(self, spec: PoolSpec) -> StoredPool:
-        made = self._books.tables.execute(OPEN, (spec.name, encode_spec(spec))).fetchone()
+        made = self._unit.tables.execute(OPEN, (spec.name, encode_spec(spec))).fetchone()
         if made is not None:
             # No other transaction can see it yet.
             self._held[made[0]] = True
@@ -270,7 +274,7 @@ class PostgresPools(Pools):
         self._tallies[no][end] += count
 
     def anew(self) -> PostgresPools:
-        return type(self)(self._books, self._held)
+        return type(self)(self._unit, self._held)
 
     def _own(self, pool: StoredPool) -> PostgresPool:
         assert isinstance(pool, PostgresPool)
@@ -282,7 +286,7 @@ class PostgresPools(Pools):
             (no, *(counts[end] for end in range(len(ENDS)))) for no, counts in self._tallies.items()
         ]
         if rows:
-            self._books.also.append((TALLIES, rows))
+            self._unit.also.append((TALLIES, rows))
         self._tallies.clear()
 
     def _keep(self, columns: Columns) -> StoredPool:
@@ -317,3 +321,85 @@ def has_room(spec: PoolSpec, resized: int | None, running: int) -> bool:
 def is_plain(job: Job) -> bool:
     """Return whether a job is independent of any other."""
     return job.session is None and job.idempotency_key is None
+
+
+POOLS = """
+SELECT spec, paused, resized, coalesce(running, 0), coalesce(queued, 0), coalesce(blocked, 0),
+    coalesce(scheduled, 0), coalesce(parked, 0)
+FROM (SELECT no, spec, paused, resized FROM poolhand_pools) p
+LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims GROUP BY pool) c ON c.pool = p.no
+LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
+        count(*) FILTER (WHERE place IN (2, 3)) AS blocked,
+        count(*) FILTER (WHERE place = 1) AS scheduled, count(*) FILTER (WHERE place = 0) AS parked
+    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
+ORDER BY p.no
+"""
+# A few pools are counted one by one, so that the jobs of all others are not read.
+SOME_POOLS = """
+SELECT spec, paused, resized,
+    (SELECT count(*) FROM poolhand_claims WHERE pool = p.no),
+    (SELECT count(*) FROM poolhand_waits WHERE pool = p.no AND place = 4),
+    (SELECT count(*) FROM poolhand_waits
+        WHERE pool = p.no AND place IN (2, 3) AND gate IS NOT NULL),
+    (SELECT count(*) FROM poolhand_waits WHERE pool = p.no AND place = 1),
+    (SELECT count(*) FROM poolhand_waits WHERE pool = p.no AND place = 0)
+FROM poolhand_pools p WHERE name = ANY(?) ORDER BY p.no
+"""
+TALLIED = """
+SELECT coalesce(queued, 0), coalesce(scheduled, 0), coalesce(blocked, 0), coalesce(running, 0),
+    coalesce(completed, 0), coalesce(failed, 0), coalesce(cancelled, 0), coalesce(expired, 0),
+    coalesce(rejected, 0)
+FROM (SELECT no, name FROM poolhand_pools) p
+LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims WHERE stuck = 0 GROUP BY pool) c
+    ON c.pool = p.no
+LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
+        count(*) FILTER (WHERE place = 1) AS scheduled,
+        count(*) FILTER (WHERE place IN (2, 3)) AS blocked
+    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
+LEFT JOIN (SELECT pool, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+        sum(cancelled)::bigint AS cancelled, sum(expired)::bigint AS expired,
+        sum(rejected)::bigint AS rejected
+    FROM poolhand_tallies GROUP BY pool) t ON t.pool = p.no
+WHERE ?::text IS NULL OR p.name = ?
+"""
+
+
+def pool_rows(tables: Tables, names: Sequence[str] | None) -> list[PoolRow]:
+    """Return pools as callers see them."""
+    if names is None:
+        rows = tables.execute(POOLS)
+    else:
+        rows = tables.execute(SOME_POOLS, (list(map(sought, names)),))
+    return [PoolRow(spec_of(spec), bool(paused), *counts) for spec, paused, *counts in rows]
+
+
+WITH_REMAINS = "SELECT no FROM poolhand_pools WHERE keys > 0 OR lanes > 0 ORDER BY no"
+FOLD = """
+WITH gone AS (DELETE FROM poolhand_tallies RETURNING *)
+INSERT INTO poolhand_tallies
+SELECT pool, sum(completed), sum(failed), sum(cancelled), sum(expired), sum(rejected)
+FROM gone GROUP BY pool
+"""
+DATE = """
+UPDATE poolhand_jobs SET submitted = given.submitted, user_name = given.user_name
+FROM unnest(?::bigint[], ?::double precision[], ?::text[]) AS given(seq, submitted, user_name)
+WHERE poolhand_jobs.seq = given.seq
+"""
+
+
+def with_remains(tables: Tables) -> list[int]:
+    """Return the pools that may have expired keys or lanes."""
+    return [no for (no,) in tables.execute(WITH_REMAINS)]
+
+
+def fold_tallies(tables: Tables, now: float, at: datetime) -> None:
+    """Merge the tallies of each pool into one row."""
+    tables.execute(FOLD)
+
+
+def date_jobs(tables: Tables, now: float, at: datetime) -> None:
+    """Fill in submission time and user in rows of older versions, a few at a time."""
+    undated = tables.execute(UNDATED, (DATED_AT_ONCE,)).fetchall()
+    if undated:
+        times, users = zip(*(submit_of(ordered) for _, ordered in undated), strict=True)
+        tables.execute(DATE, ([seq for seq, _ in undated], list(times), list(users)))

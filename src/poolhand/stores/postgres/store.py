@@ -32,43 +32,38 @@ from poolhand.contract import (
     ReplacedJob,
     Stored,
 )
+from poolhand.contract.records import ServerSurvey
 from poolhand.errors import ReadOnly
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
-from poolhand.rules.queue.pool_spec import PoolSpec
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import Keep
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import find as postgres_find
-from poolhand.stores.postgres import insertion as postgres_insertion
-from poolhand.stores.postgres import needs as postgres_needs
-from poolhand.stores.postgres import upkeep as postgres_upkeep
-from poolhand.stores.postgres.insertion import Insertion
-from poolhand.stores.postgres.locks import DOCUMENTS
-from poolhand.stores.postgres.log import PostgresLog
+from poolhand.stores.postgres import errors as faults
+from poolhand.stores.postgres import migrations, needs, user_transaction
+from poolhand.stores.postgres.connections import ServerConnection, address_of
 from poolhand.stores.postgres.migrations import migrate
-from poolhand.stores.postgres.server import errors as postgres_faults
-from poolhand.stores.postgres.server import inspect as postgres_survey
-from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import ServerConnection
-from poolhand.stores.postgres.server.inspect import ServerSurvey
-from poolhand.stores.postgres.server.notify import PostgresSignals
-from poolhand.stores.postgres.together import AddBatcher
+from poolhand.stores.postgres.notify import PostgresSignals
+from poolhand.stores.postgres.pools import TALLIED, date_jobs, fold_tallies, pool_rows, with_remains
+from poolhand.stores.postgres.tables import DOCUMENTS
 from poolhand.stores.postgres.transaction import (
     PATIENCE,
+    AddBatcher,
     Clock,
     CommittedWork,
     Needs,
+    PostgresLog,
     PostgresSteps,
     Transactions,
     Unsure,
 )
-from poolhand.stores.postgres.user_transaction import PostgresTransaction
+from poolhand.stores.postgres.user_transaction import Insertion, PostgresTransaction
 from poolhand.stores.sql import documents as sql_documents
 from poolhand.stores.sql import find as sql_find
+from poolhand.stores.sql import sessions as sql_sessions
 from poolhand.stores.sql import upkeep as sql_upkeep
-from poolhand.stores.sql import users as sql_users
-from poolhand.stores.sql import verbs as sql_verbs
+from poolhand.stores.sql.admission import StoredAdmission
 from poolhand.stores.sql.claims import StoredLeases, all_leases
 from poolhand.stores.sql.log import is_good
 from poolhand.stores.sql.tables import Tables
@@ -103,7 +98,7 @@ class PostgresStore:
         self._busy: dict[int, bool] = {}
 
     async def open(self) -> None:
-        async with self._wall_between():
+        async with self._translated_errors():
             self._link.open()
             try:
                 await migrate(self._link, self._address, self._runtime.wall())
@@ -118,7 +113,7 @@ class PostgresStore:
             await self._link.close()
 
     async def check(self) -> None:
-        await self._change(lambda tables, now, at: postgres_survey.try_to_write(tables))
+        await self._change(lambda tables, now, at: migrations.try_to_write(tables))
 
     # Usable without opening the store
 
@@ -127,12 +122,12 @@ class PostgresStore:
         return self._address.shown
 
     async def schema(self) -> tuple[int, int]:
-        async with self._wall_between():
-            return await postgres_survey.schema_of(self._address)
+        async with self._translated_errors():
+            return await migrations.schema_of(self._address)
 
     async def survey(self) -> ServerSurvey:
-        async with self._wall_between():
-            return await postgres_survey.survey_of(self._address, self._runtime)
+        async with self._translated_errors():
+            return await migrations.survey_of(self._address, self._runtime)
 
     # Transactions
 
@@ -140,7 +135,7 @@ class PostgresStore:
         self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Needs] | None = None
     ) -> T:
         """Run steps in one transaction; publish their topics after the commit."""
-        async with self._wall_between():
+        async with self._translated_errors():
             done = await self._certain(act, look)
         self._last_pool = done.last_pool or self._last_pool
         for topic in sorted(done.topics):
@@ -189,28 +184,28 @@ class PostgresStore:
         if claims:
             changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
             await self._certain(
-                lambda steps: sql_verbs.replace(steps, changes, None),
-                postgres_needs.changing(changes, None, self._known, {}),
+                lambda steps: StoredLeases(steps).replace(changes, None),
+                needs.changing(changes, None, self._known, {}),
             )
 
     async def _change(
         self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
     ) -> T:
-        async with self._wall_between():
+        async with self._translated_errors():
             return await self._turns.change(act, repeatable)
 
     async def _read(self, act: Callable[[Tables], T]) -> T:
-        async with self._wall_between():
+        async with self._translated_errors():
             return await self._turns.read(act)
 
     @asynccontextmanager
-    async def _wall_between(self) -> AsyncIterator[None]:
+    async def _translated_errors(self) -> AsyncIterator[None]:
         """Limit the time of a verb, and translate errors into poolhand's own."""
         try:
             async with asyncio.timeout(PATIENCE):
                 yield
         except Exception as error:
-            told = postgres_faults.at_the_wall(error, self._address.shown)
+            told = faults.translate(error, self._address.shown)
             if told is error:
                 raise
             raise told from error
@@ -218,85 +213,74 @@ class PostgresStore:
     # Pools
 
     async def declare(self, spec: PoolSpec) -> None:
-        known = await self._read(lambda tables: postgres_needs.named(tables, [spec.name]))
+        known = await self._read(lambda tables: needs.named(tables, [spec.name]))
         if spec.name in known and known[spec.name][1] == spec:
             # Nearly always the case: no lock is needed.
             return
-        await self._steps(
-            lambda steps: sql_verbs.declare(steps, spec), postgres_needs.alone([spec.name])
-        )
+        await self._steps(lambda steps: steps.declare(spec), needs.alone([spec.name]))
 
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
-        return await self._read(lambda tables: postgres_find.pool_rows(tables, names))
+        return await self._read(lambda tables: pool_rows(tables, names))
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
-        await self._steps(
-            lambda steps: sql_verbs.pause(steps, pool, paused, by), postgres_needs.alone([pool])
-        )
+        await self._steps(lambda steps: steps.pause(pool, paused, by), needs.alone([pool]))
 
     async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        await self._steps(
-            lambda steps: sql_verbs.resize(steps, pool, slots, by), postgres_needs.alone([pool])
-        )
+        await self._steps(lambda steps: steps.resize(pool, slots, by), needs.alone([pool]))
 
     # Jobs
 
     async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
-        async with self._wall_between():
+        async with self._translated_errors():
             return await self._adds.ask(batches)
 
     async def _add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         def act(steps: PostgresSteps) -> list[tuple[Added, ...] | Refusal]:
-            answers = sql_verbs.add(steps, batches)
+            answers = StoredAdmission(steps).add(batches)
             self._known.update(steps.pools.met())
             return answers
 
-        return await self._steps(act, postgres_needs.adding(batches, self._known))
+        return await self._steps(act, needs.adding(batches, self._known))
 
     async def begin(self) -> PostgresTransaction:
         transaction = PostgresTransaction(self._link, self._turns, self._signals)
-        async with self._wall_between():
+        async with self._translated_errors():
             await transaction.begin()
         return transaction
 
     async def insertion(self, orders: Sequence[JobRequest]) -> Insertion:
-        for name in postgres_insertion.names_of(orders):
+        for name in user_transaction.names_of(orders):
             if name not in self._known:
                 await self._know(name)
         return await self._change(lambda tables, now, at: self._insertion(tables, orders, now, at))
 
     async def _know(self, name: str) -> None:
         """Create a pool beforehand: a user's transaction creates none."""
-        await self._steps(lambda steps: sql_verbs.know(steps, name), postgres_needs.alone([name]))
+        await self._steps(lambda steps: steps.know(name), needs.alone([name]))
 
     def _insertion(
         self, tables: Tables, orders: Sequence[JobRequest], now: float, at: datetime
     ) -> Insertion:
-        (store,) = tables.execute(postgres_insertion.STORE).fetchone()
+        (store,) = tables.execute(user_transaction.STORE).fetchone()
         dialect, channel = self._turns.dialect, self._signals.channel
-        made = postgres_insertion.insertion(dialect, store, channel, self._address.shown)
-        pools = postgres_needs.named(tables, postgres_insertion.names_of(orders))
+        made = user_transaction.insertion(dialect, store, channel, self._address.shown)
+        pools = needs.named(tables, user_transaction.names_of(orders))
         for order in orders:
             made.add(order, pools[order.job.pool], now, at)
         return made
 
-    async def unpark(self, ids: Sequence[str]) -> list[str]:
-        return await self._steps(
-            lambda steps: sql_verbs.unpark(steps, ids), postgres_needs.jobs(ids)
-        )
+    async def withdraw(self, ids: Sequence[str]) -> list[str]:
+        return await self._steps(lambda steps: steps.withdraw(ids), needs.jobs(ids))
 
     async def claim(self, wanted: ClaimRequest) -> list[Claim]:
-        return list((await self._replace((), wanted)).claims)
+        return list((await self.replace((), wanted)).claims)
 
     async def replace(
         self, changes: Sequence[Change], wanted: ClaimRequest | None = None
     ) -> ReplacedJob:
-        return await self._replace(changes, wanted)
-
-    async def _replace(self, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
         if not (self._turns.unsure or self._made):
             return await self._exchange(changes, wanted)
-        async with self._wall_between():
+        async with self._translated_errors():
             await self._look_back()
             return await self._replace_anew(changes, wanted)
 
@@ -322,15 +306,15 @@ class PostgresStore:
 
         def act(steps: PostgresSteps) -> Exchange:
             if keys:
-                self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
+                self._turns.locks.take(steps.unit.tables, DOCUMENTS, keys)
             self._known.update(steps.pools.met())
             self._expect(steps.pools.with_work())
-            replaced = sql_verbs.replace(steps, changes, wanted)
+            replaced = StoredLeases(steps).replace(changes, wanted)
             settled = [token for token, made in zip(tokens, replaced.made, strict=True) if made]
             return Exchange(replaced, frozenset(settled))
 
         busy = self._busy if wanted is not None else {}
-        look = postgres_needs.changing(changes, wanted, self._known, busy)
+        look = needs.changing(changes, wanted, self._known, busy)
         return (await self._steps(act, look)).replaced
 
     def _expect(self, pools: Mapping[int, bool]) -> None:
@@ -342,17 +326,15 @@ class PostgresStore:
             del self._busy[no]
 
     async def release(self, tokens: Sequence[int]) -> None:
-        await self._steps(
-            lambda steps: StoredLeases(steps).release(tokens), postgres_needs.claims(tokens)
-        )
+        await self._steps(lambda steps: StoredLeases(steps).release(tokens), needs.claims(tokens))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        async with self._wall_between():
+        async with self._translated_errors():
             return await self._cancels.ask([(id, by) for id in ids])
 
     async def _cancel(self, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:
-        look = postgres_needs.jobs([id for id, _ in asked])
-        return await self._steps(lambda steps: sql_verbs.cancel(steps, asked), look)
+        look = needs.jobs([id for id, _ in asked])
+        return await self._steps(lambda steps: steps.cancel_all(asked), look)
 
     # Owners
 
@@ -360,16 +342,17 @@ class PostgresStore:
         await self._steps(lambda steps: StoredLeases(steps).enroll(owner))
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
-        async with self._wall_between():
+        async with self._translated_errors():
             await self._look_back()
             return await self._steps(lambda steps: StoredLeases(steps).extend(owner, tokens))
 
     async def leases(self) -> list[Lease]:
         return await self._read(all_leases)
 
-    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+    async def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
         return await self._steps(
-            lambda steps: StoredLeases(steps).bury(owner, renewal), postgres_needs.burying(owner)
+            lambda steps: StoredLeases(steps).expire_owner(owner, renewal),
+            needs.expiring_owner(owner),
         )
 
     # Reads
@@ -384,10 +367,10 @@ class PostgresStore:
         return await self._read(lambda tables: sql_find.find(tables, which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
-        return await self._read(lambda tables: sql_find.count(tables, which, postgres_find.TALLIED))
+        return await self._read(lambda tables: sql_find.count(tables, which, TALLIED))
 
     async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
-        return await self._read(lambda tables: sql_users.users_of(tables, sessions))
+        return await self._read(lambda tables: sql_sessions.users_of(tables, sessions))
 
     # Time
 
@@ -396,21 +379,21 @@ class PostgresStore:
 
     async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
         return await self._steps(
-            lambda steps: sql_upkeep.wake(steps, cause, by, limit), postgres_needs.waking(cause)
+            lambda steps: sql_upkeep.wake(steps, cause, by, limit), needs.waking(cause)
         )
 
     async def promote(self, limit: int = 1000) -> Promoted:
         return await self._steps(
             lambda steps: sql_upkeep.promote(steps, limit),
-            postgres_needs.promoting(limit, self._turns.clock),
+            needs.promoting(limit, self._turns.clock),
         )
 
     async def prune(self, keep: Keep, limit: int = 1000) -> int:
-        async with self._wall_between():
+        async with self._translated_errors():
             await self._change(lambda tables, now, at: sql_documents.sweep(tables, now), True)
-            await self._change(postgres_upkeep.fold_tallies, True)
-            await self._change(postgres_upkeep.date_jobs, True)
-            for no in await self._read(postgres_upkeep.with_remains):
+            await self._change(fold_tallies, True)
+            await self._change(date_jobs, True)
+            for no in await self._read(with_remains):
                 await self._sweep(no)
             return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
 
@@ -432,10 +415,10 @@ class PostgresStore:
     ) -> list[str]:
         def act(steps: PostgresSteps) -> list[str]:
             if documents:
-                self._turns.locks.take(steps.books.tables, DOCUMENTS, documents)
+                self._turns.locks.take(steps.unit.tables, DOCUMENTS, documents)
             return sql_upkeep.erase(steps, ids, streams, by, documents)
 
-        return await self._steps(act, postgres_needs.jobs(ids))
+        return await self._steps(act, needs.jobs(ids))
 
     # Documents and log
 
@@ -484,7 +467,7 @@ class PostgresStore:
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[LogEntry]:
-        async with self._wall_between():
+        async with self._translated_errors():
             if stream == STREAM:
                 # If nothing can be written, the records already numbered can still be read.
                 with suppress(ReadOnly):

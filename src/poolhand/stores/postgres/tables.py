@@ -1,15 +1,44 @@
-"""The tables of a PostgreSQL store, as one connection sees them."""
+"""The tables of a PostgreSQL store as one transaction sees them, and locks between transactions.
+
+The desk and its parts query in the middle of a decision. They run in a greenlet; the coroutine that
+runs it awaits the answer on the event loop, where other tasks go on meanwhile. Locks end with the
+transaction. They are advisory: locking a row would write to it, and there may be no row yet.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from zlib import crc32
 
 import asyncpg
+from greenlet import getcurrent, greenlet
 
-from poolhand.stores.postgres.bridge import wait
-from poolhand.stores.sql.tables import Delete, Insert, TableWrite, Values
+from poolhand.stores.sql.tables import Delete, Insert, Tables, TableWrite, Values
+
+T = TypeVar("T")
+
+
+def wait(awaitable: Awaitable[T]) -> T:
+    """Return the result of an awaitable; only inside `run`."""
+    return cast(T, getcurrent().parent.switch(awaitable))
+
+
+async def run(call: Callable[[], T]) -> T:
+    """Run a function that may call `wait`."""
+    side = greenlet(call)
+    side.gr_context = getcurrent().gr_context
+    asked: Any = side.switch()
+    while not side.dead:
+        try:
+            answer = await asked
+        except BaseException as error:
+            asked = side.throw(error)
+        else:
+            asked = side.switch(answer)
+    return cast(T, asked)
+
 
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
 # Returns the xid, and the present versions of the pools that must not have changed.
@@ -32,8 +61,8 @@ class Outdated(Exception):
     """Data read before a lock was taken has changed since: start again."""
 
 
-class TableConnection(Protocol):
-    """The methods of an asyncpg connection that statements need."""
+class RawConnection(Protocol):
+    """An asyncpg connection, as far as the store uses it."""
 
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
 
@@ -47,6 +76,20 @@ class TableConnection(Protocol):
         columns: Sequence[str],
         schema_name: str,
     ) -> str: ...
+
+    def terminate(self) -> None: ...
+
+    def is_closed(self) -> bool: ...
+
+    def is_in_transaction(self) -> bool: ...
+
+    async def close(self, timeout: float) -> None: ...
+
+    def get_server_version(self) -> tuple[int, ...]: ...
+
+    async def add_listener(self, channel: str, heard: Callable[..., None]) -> None: ...
+
+    def add_termination_listener(self, ended: Callable[..., None]) -> None: ...
 
 
 class Dialect:
@@ -157,7 +200,7 @@ class PostgresTables:
     those versions.
     """
 
-    def __init__(self, connection: TableConnection, dialect: Dialect) -> None:
+    def __init__(self, connection: RawConnection, dialect: Dialect) -> None:
         self.xid: str | None = None
         self.proves: dict[int, str] = {}
         self._fetch = connection.fetch
@@ -218,3 +261,55 @@ class PostgresTables:
                 raise
             if versions != [self.proves[no] for no in sorted(self.proves)]:
                 raise Outdated
+
+
+POOLS, STREAMS, DOCUMENTS, SCHEMA = "pools", "streams", "documents", "schema"
+ALONE = "SELECT pg_advisory_xact_lock(?::int, no) FROM unnest(?::int[]) AS wanted(no)"
+# Takes all locks in order; returns the time when the last was taken, and new numbers.
+HOLD = """
+SELECT count(held), extract(epoch FROM clock_timestamp())::double precision,
+    (SELECT skew FROM poolhand_counters),
+    ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?4::int))
+FROM (
+    SELECT CASE WHEN alone THEN pg_advisory_xact_lock(?1::int, no)
+        ELSE pg_advisory_xact_lock_shared(?1::int, no) END AS held
+    FROM unnest(?2::int[], ?3::bool[]) AS wanted(no, alone)) locked
+"""
+
+
+class HeldLocks(NamedTuple):
+    """Returned with locked pools: the time, and numbers for jobs and their turns.
+
+    `wall` is the server's clock, `skew` the seconds by which it was set before.
+    """
+
+    wall: float
+    skew: float
+    numbers: list[int]
+
+
+class Locks:
+    """The locks of one schema; other schemas of the database have their own."""
+
+    def __init__(self, schema: str) -> None:
+        kinds = (POOLS, STREAMS, DOCUMENTS, SCHEMA)
+        self._kinds = {name: _number(f"poolhand {schema} {name}") for name in kinds}
+
+    def kind(self, name: str) -> int:
+        """Return the number under which locks of a kind are taken."""
+        return self._kinds[name]
+
+    def take(self, tables: Tables, kind: str, names: Iterable[str]) -> None:
+        """Lock names exclusively until the transaction ends."""
+        numbers = sorted({_number(name) for name in names})
+        tables.execute(ALONE, (self.kind(kind), numbers))
+
+    def hold(self, tables: Tables, pools: Mapping[int, bool], jobs: int = 0) -> HeldLocks:
+        """Lock pools, each exclusively or shared, and draw numbers for so many jobs."""
+        numbers = sorted(pools)
+        asked = (self.kind(POOLS), numbers, [pools[no] for no in numbers], jobs)
+        return HeldLocks(*tables.execute(HOLD, asked).fetchone()[1:])
+
+
+def _number(name: str) -> int:
+    return crc32(name.encode("utf-8", "surrogatepass")) - 2**31

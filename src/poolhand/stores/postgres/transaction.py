@@ -1,27 +1,35 @@
-"""Transactions of a PostgreSQL store: their locks, their retries, commits in doubt."""
+"""Transactions of a PostgreSQL store: their locks, retries and log, and commits in doubt."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from poolhand.contract import ClaimRequest
-from poolhand.errors import Unavailable
-from poolhand.stores.postgres.bridge import run
-from poolhand.stores.postgres.locks import POOLS, HeldLocks, Locks
-from poolhand.stores.postgres.log import Mark, PostgresLog, is_marked
+from poolhand.errors import Conflict, StoreError, Unavailable
+from poolhand.rules.audit import STREAM
+from poolhand.stores.postgres import errors as faults
+from poolhand.stores.postgres.connections import AMEND, ClockStepped, ServerClock, ServerConnection
 from poolhand.stores.postgres.pools import LOAD, TAKE_AND_LOAD, PostgresPools, Unlocked
-from poolhand.stores.postgres.server import errors as faults
-from poolhand.stores.postgres.server.clock import AMEND, ClockStepped, ServerClock
-from poolhand.stores.postgres.server.connections import RawConnection, ServerConnection
-from poolhand.stores.postgres.tables import Dialect, Outdated, PostgresTables
+from poolhand.stores.postgres.tables import (
+    POOLS,
+    STREAMS,
+    Dialect,
+    HeldLocks,
+    Locks,
+    Outdated,
+    PostgresTables,
+    RawConnection,
+    run,
+)
+from poolhand.stores.sql.log import StreamLines, StreamLog
 from poolhand.stores.sql.rows import moment, sought
 from poolhand.stores.sql.steps import OVERDUE, Steps
-from poolhand.stores.sql.tables import Tables
+from poolhand.stores.sql.tables import Insert, Tables, TableWrite
 from poolhand.stores.sql.unit_of_work import JOBS, TOKENS, TURNS, UnitOfWork
 
 T = TypeVar("T")
@@ -113,15 +121,15 @@ class PostgresSteps(Steps):
         return no if id and id == claimant else super().owner(id)
 
     def forget_owners(self) -> None:
-        if self.pools.may_be_buried:
+        if self.pools.owner_may_have_expired:
             super().forget_owners()
 
     def overdue(self) -> set[int]:
-        may_be = self.pools.may_be_overdue or self.books.may_be_overdue
+        may_be = self.pools.may_be_overdue or self.unit.may_be_overdue
         return super().overdue() if may_be else set()
 
     def expire(self, limit: int) -> int:
-        overdue = [no for (no,) in self.books.query(OVERDUE, (self.books.now,))]
+        overdue = [no for (no,) in self.unit.query(OVERDUE, (self.unit.now,))]
         missing = [no for no in overdue if not self.pools.holds(no)]
         if missing:
             raise Unlocked(dict.fromkeys(missing, True))
@@ -200,7 +208,7 @@ class Transactions:
                 cuts += faults.is_cut(error)
                 if cuts > CUTS or not (faults.is_cut(error) or faults.is_passing(error)):
                     raise
-        raise Unavailable(f"{self._link.address.shown}: others are always in the way; try again")
+        raise conflicting(self._link.address.shown)
 
     async def change(
         self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
@@ -295,7 +303,7 @@ class Transactions:
             if done is not None:
                 raise Unsure(xid) from error
             raise Unavailable(
-                f"{self._link.address.shown}: {error}: whether it was done is not known"
+                f"{self._link.address.shown}: {error}: the change may or may not have been made"
             ) from error
 
     def do(
@@ -313,8 +321,8 @@ class Transactions:
         held, rows = self._held(tables, mine, need)
         numbers = Sequences(tables, held, last_pool)
         log = PostgresLog(tables, self.locks)
-        books = UnitOfWork(tables, numbers, log, *self._clocks(held, asked))
-        steps = PostgresSteps(books, PostgresPools(books, mine))
+        unit = UnitOfWork(tables, numbers, log, *self._clocks(held, asked))
+        steps = PostgresSteps(unit, PostgresPools(unit, mine))
         if rows:
             steps.pools.load(rows, "" if need.wanted is None else need.wanted.owner)
             if not any(mine.values()):
@@ -365,3 +373,169 @@ def _status(tables: Tables, xid: str | None) -> str | None:
         # Assigned, and forgotten in a crash.
         return "aborted"
     return found
+
+
+AUDIT = Insert("poolhand_audit", "at double precision, count bigint, lines bytea")
+# Transactions not yet committed, and those begun after the oldest of them, have an xid from xmin
+# on: their records are numbered later. Records of other transactions that are visible have an xid
+# below xmax, unless they were restored here and another server assigned it.
+UNNUMBERED = """
+DELETE FROM poolhand_audit WHERE no IN (
+    SELECT no FROM poolhand_audit WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
+    OR xid >= pg_snapshot_xmax(pg_current_snapshot())
+        AND xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+    ORDER BY no LIMIT ?)
+RETURNING no, at, count, lines
+"""
+NUMBER = """
+INSERT INTO poolhand_log (stream, first, last, at, lines)
+SELECT ?, given.* FROM unnest(?::bigint[], ?::bigint[], ?::double precision[], ?::bytea[]) AS given
+"""
+# Numbered or not. The records asked for were written not long ago.
+MARKED = """
+SELECT EXISTS (SELECT 1 FROM (
+        SELECT at, lines FROM poolhand_audit ORDER BY no DESC LIMIT 200000) unnumbered
+    WHERE at = ?1 AND lines = ?2)
+OR EXISTS (SELECT 1 FROM (
+        SELECT at, lines FROM poolhand_log WHERE stream = ?3 ORDER BY last DESC LIMIT 200000) read
+    WHERE at = ?1 AND lines = ?2)
+"""
+AT_ONCE = 1000
+
+
+def conflicting(where: str) -> Unavailable:
+    """Return the error after the last attempt at a transaction."""
+    return Unavailable(
+        f"{where}: gave up after {ANEW} attempts: concurrent transactions kept conflicting;"
+        " try again"
+    )
+
+
+class Mark(NamedTuple):
+    """The first audit records that a transaction wrote: no other wrote the same ones."""
+
+    at: float
+    lines: bytes
+
+
+class PostgresLog(StreamLog):
+    """Streams numbered without gaps; `mark` proves that this transaction wrote to the audit."""
+
+    def __init__(self, tables: Tables, locks: Locks) -> None:
+        super().__init__(tables)
+        self._locks = locks
+        self.mark: Mark | None = None
+
+    def gather(
+        self, streams: Mapping[str, StreamLines], stamp: float, into: list[TableWrite]
+    ) -> None:
+        others = {name: lines for name, lines in streams.items() if name != STREAM}
+        audit = [(stamp, *packed) for packed in streams.get(STREAM, StreamLines()).pack()]
+        if audit:
+            into.append((AUDIT, audit))
+            self.mark = Mark(stamp, audit[0][2])
+        if others:
+            self._locks.take(self._tables, STREAMS, others)
+            super().gather(others, stamp, into)
+
+    def trim(self, stream: str, before: int) -> int:
+        self._locks.take(self._tables, STREAMS, [stream])
+        return super().trim(stream, before)
+
+    def number(self) -> None:
+        """Number the new audit records."""
+        self._locks.take(self._tables, STREAMS, [STREAM])
+        while found := self._tables.execute(UNNUMBERED, (AT_ONCE,)).fetchall():
+            last = self.last(STREAM)
+            rows = []
+            for _, at, count, lines in sorted(found):
+                rows.append((last + 1, last + count, at, lines))
+                last += count
+            self._tables.execute(NUMBER, (STREAM, *zip(*rows, strict=True)))
+            if len(found) < AT_ONCE:
+                return
+
+
+def is_marked(tables: Tables, mark: Mark) -> bool:
+    """Return whether the records of a mark exist."""
+    return bool(tables.execute(MARKED, (mark.at, mark.lines, STREAM)).fetchone()[0])
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+MOST = 5_000  # items per batch, or a few more: those of one caller stay together
+
+
+class AddBatcher(Generic[A, B]):
+    """Passes on the items of many callers at once; each caller gets its own answers."""
+
+    def __init__(
+        self, act: Callable[[Sequence[A]], Awaitable[Sequence[B]]], most: int = MOST
+    ) -> None:
+        self._act = act
+        self._most = most
+        self._waiting: dict[asyncio.Future[list[B]], Sequence[A]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def ask(self, things: Sequence[A]) -> list[B]:
+        """Pass on items in a batch; a caller that is cancelled before withdraws its items."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[list[B]] = loop.create_future()
+        self._waiting[reply] = things
+        if self._task is None:
+            self._task = loop.create_task(self._run(), name="poolhand-together")
+        try:
+            return await reply
+        finally:
+            self._waiting.pop(reply, None)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._pass_on(self._taken())
+        finally:
+            self._task = None
+
+    def _taken(self) -> list[tuple[Sequence[A], asyncio.Future[list[B]]]]:
+        taken, count = [], 0
+        while self._waiting and count < self._most:
+            reply = next(iter(self._waiting))
+            things = self._waiting.pop(reply)
+            taken.append((things, reply))
+            count += len(things)
+        return taken
+
+    async def _pass_on(self, taken: list[tuple[Sequence[A], asyncio.Future[list[B]]]]) -> None:
+        try:
+            answers = iter(await self._act([thing for things, _ in taken for thing in things]))
+        except BaseException as error:
+            if len(taken) > 1 and _is_of_one(error):
+                # One caller's items caused the error: repeat each by itself, to spare the others.
+                for asked in taken:
+                    await self._pass_on([asked])
+                return
+            for _, reply in taken:
+                if not reply.done():
+                    reply.set_exception(_as_told(error))
+            if not isinstance(error, Exception):
+                raise
+            return
+        for things, reply in taken:
+            own = [next(answers) for _ in things]
+            if not reply.done():
+                reply.set_result(own)
+
+
+def _is_of_one(error: BaseException) -> bool:
+    """Return whether an error is about a caller's items, not about the store."""
+    if isinstance(error, StoreError):
+        return isinstance(error, Conflict)
+    return isinstance(error, Exception)
+
+
+def _as_told(error: BaseException) -> BaseException:
+    """Translate an error for the callers: a cancellation of the batch becomes Unavailable."""
+    if isinstance(error, Exception):
+        return error
+    return Unavailable("the store was closed before it could answer")

@@ -20,18 +20,16 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.queue.entry import Window
-from poolhand.rules.queue.on_busy import TURN, BusyAction, OnBusy
-from poolhand.rules.queue.pool_spec import undeclared
-from poolhand.rules.queue.stored_desk import may_refuse
+from poolhand.rules.queue.gates import TURN, BusyAction, OnBusy
+from poolhand.rules.queue.stored_desk import may_refuse, undeclared
 from poolhand.rules.queue.timing import arrival
-from poolhand.rules.streams import inbox_of
+from poolhand.rules.streams import inbox_of, rollbacks_of
 from poolhand.stores.sql.log import ROW_LINES
-from poolhand.stores.sql.queue.pools import StoredPool
+from poolhand.stores.sql.pools import StoredPool
 from poolhand.stores.sql.rows import QUEUED, JobRow, encode, terms_of
+from poolhand.stores.sql.sessions import SessionUsers
 from poolhand.stores.sql.steps import Steps
-from poolhand.stores.sql.turns import ended_for
 from poolhand.stores.sql.unit_of_work import JOBS, NEW_JOB, NEW_QUEUED, TURNS, json
-from poolhand.stores.sql.users import SessionUsers
 
 MANY = 250  # jobs from which rows are streamed in a statement of their own while they are generated
 NOT_USER = "user"  # why a turn is refused whose session belongs to another user
@@ -69,14 +67,19 @@ class StoredAdmission:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._books = steps.books
+        self._unit = steps.unit
         self._revived: set[str] = set()
-        self._users = SessionUsers(steps.books)
+        self._users = SessionUsers(steps.unit)
         self._alike = _Alike((), b"", b"", b"")
 
     def expect(self, jobs: Iterable[Job]) -> None:
         """Load what the admission of these jobs will need."""
         self._users.load(jobs)
+
+    def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
+        """Admit batches, each independently."""
+        self.expect(order.job for batch in batches for order in batch.orders)
+        return [self.take(batch) for batch in batches]
 
     def take(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         """Admit a batch; a blocked submitter waits under the lease of the batch's owner.
@@ -91,12 +94,12 @@ class StoredAdmission:
         if refusal is not None:
             return refusal
         self._revived.clear()
-        owner = self._parker(batch)
+        owner = self._blocked_owner(batch)
         undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
-        execute = self._books.tables.execute
-        told = set(self._books.topics)
+        execute = self._unit.tables.execute
+        told = set(self._unit.topics)
         if undo:
-            self._books.close()
+            self._unit.close()
             execute("SAVEPOINT batch")
         try:
             return tuple([self._enter(order, owner) for order in orders])
@@ -116,10 +119,10 @@ class StoredAdmission:
         if not jobs:
             return None
         self._users.load(jobs)
-        job = self._users.stranger(jobs)
+        job = self._users.wrong_owner(jobs)
         return None if job is None else self._refusal(_Refused(job.pool, NOT_USER))
 
-    def _parker(self, batch: JobBatch) -> int | None:
+    def _blocked_owner(self, batch: JobBatch) -> int | None:
         """Return the number of the batch's owner if one of its pools may block submitters."""
         for order in batch.orders:
             pool = self._steps.pools.named(order.job.pool)
@@ -134,14 +137,14 @@ class StoredAdmission:
         The submitter's transaction has committed, so admit it even if the pool is full, unless the
         policy can evict.
         """
-        steps, now = self._steps, self._books.now
+        steps, now = self._steps, self._unit.now
         pool = steps.pools.no(row.pool)
         rerun, row.by_wall = bool(row.rank), bool(row.turn)
         opens_at, closes_at = row.ready_at or None, row.closes_at
         row.window = None if opens_at is closes_at is None else Window(opens_at, closes_at)
         row.due_at = None
         row.job = lifecycle.place(row.job, Status.QUEUED)
-        if self._users.stranger([row.job]) is not None:
+        if self._users.wrong_owner([row.job]) is not None:
             self._turn_away(row, "its session belongs to another user", NOT_USER)
             return
         verdict = pool.admit(row, now, rerun)
@@ -160,16 +163,16 @@ class StoredAdmission:
 
     def _turn_away(self, row: JobRow, reason: str, policy: str) -> None:
         """Reject a job that a user's transaction has written and that cannot be admitted."""
-        self._books.note(audit.submitted(row.job))
-        job = lifecycle.reject(row.job, reason, policy, self._books.at)
+        self._unit.note(audit.submitted(row.job))
+        job = lifecycle.reject(row.job, reason, policy, self._unit.at)
         self._steps.end(row, job, audit.ended(job))
 
-    def _may_fail(self, orders: Sequence[JobRequest], may_park: bool) -> bool:
+    def _may_fail(self, orders: Sequence[JobRequest], may_block: bool) -> bool:
         for order in orders:
             if order.revives is not None:
                 return True
             pool = self._steps.pools.named(order.job.pool)
-            if pool is not None and may_refuse(pool.spec.backpressure, may_park):
+            if pool is not None and may_refuse(pool.spec.backpressure, may_block):
                 return True
         return False
 
@@ -195,36 +198,36 @@ class StoredAdmission:
             return turn
         row = self._row(order, pool)
         # Registered before the decision: the steps that admission triggers may look it up.
-        self._books.rows[row.seq] = row
-        verdict = pool.admit(row, self._books.now, order.rerun_failed)
+        self._unit.rows[row.seq] = row
+        verdict = pool.admit(row, self._unit.now, order.rerun_failed)
         # A request that revives a dead job must not block: if it is withdrawn, no job is left.
         added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
-        if order.revives is not None and added.entry in (Admission.TAKEN, Admission.JOINED):
+        if order.revives is not None and added.entry in (Admission.ACCEPTED, Admission.JOINED):
             self._revive(order.revives, order.job.submitted_by, added.job.id)
         if order.triggers is not None and added.entry is not Admission.REJECTED:
-            by, id, at = order.job.submitted_by, order.triggers, self._books.at
-            self._books.note(audit.acted_on(audit.SCHEDULE_TRIGGER, added.job, by, id, at))
-        if turn is not None and added.entry is Admission.TAKEN:
-            self._books.tell(ended_for(turn.job, order.on_busy))
+            by, id, at = order.job.submitted_by, order.triggers, self._unit.at
+            self._unit.note(audit.acted_on(audit.SCHEDULE_TRIGGER, added.job, by, id, at))
+        if turn is not None and added.entry is Admission.ACCEPTED:
+            self._unit.tell(ended_for(turn.job, order.on_busy))
             self._steps.cancel(turn.job.id, order.job.submitted_by)
         return added
 
     def _turn_of(self, order: JobRequest, pool: StoredPool) -> JobRow | Added | None:
         """Return the turn to end for a new job, the result if the job joins a turn, or None."""
-        job, now = order.job, self._books.now
+        job, now = order.job, self._unit.now
         if order.on_busy is OnBusy.ENQUEUE or pool.joined(job, order.rerun_failed, now) is not None:
             return None
-        meeting = pool.meet(job, order.on_busy)
-        match meeting.way:
+        busy = pool.resolve_busy(job, order.on_busy)
+        match busy.action:
             case BusyAction.REFUSE:
                 raise _Refused(pool.spec.name, "busy")
             case BusyAction.JOIN:
-                assert meeting.turn is not None
-                id = meeting.turn.job.id
-                self._books.tell([LogLine(inbox_of(id), TURN, order.brief)])
-                return Added(meeting.turn.job, Admission.JOINED)
+                assert busy.turn is not None
+                id = busy.turn.job.id
+                self._unit.tell([LogLine(inbox_of(id), TURN, order.brief)])
+                return Added(busy.turn.job, Admission.JOINED)
             case _:
-                return meeting.turn
+                return busy.turn
 
     def _taken_unasked(self, orders: Sequence[JobRequest]) -> StoredPool | None:
         """Return the pool that accepts all requests without a decision, or None."""
@@ -249,17 +252,17 @@ class StoredAdmission:
 
     def _queue(self, orders: Sequence[JobRequest], pool: StoredPool) -> tuple[Added, ...]:
         """Queue jobs that need no decision."""
-        books, count, added = self._books, len(orders), list[Added]()
-        seqs, turns = books.numbers.take(JOBS, count), books.numbers.take(TURNS, count)
+        unit, count, added = self._unit, len(orders), list[Added]()
+        seqs, turns = unit.numbers.take(JOBS, count), unit.numbers.take(TURNS, count)
         jobs = self._job_rows(zip(seqs, orders, strict=True), pool, added)
         waits = self._queue_rows(zip(seqs, turns, added, strict=True), pool)
         if count < MANY:
-            books.new_jobs += jobs
-            books.new_queued += waits
+            unit.new_jobs += jobs
+            unit.new_queued += waits
         else:
-            books.tables.stream(NEW_JOB, jobs)
-            books.tables.stream(NEW_QUEUED, waits)
-        books.topics.add("ready")
+            unit.tables.stream(NEW_JOB, jobs)
+            unit.tables.stream(NEW_QUEUED, waits)
+        unit.topics.add("ready")
         pool.waiting += count
         pool.queue.size += count
         return tuple(added)
@@ -268,9 +271,9 @@ class StoredAdmission:
         self, orders: Iterable[tuple[int, JobRequest]], pool: StoredPool, added: list[Added]
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of jobs; append their audit records and results."""
-        books, no, pool_id = self._books, pool.no, pool.spec.id
-        at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Admission.TAKEN
-        stamp = books.stamp
+        unit, no, pool_id = self._unit, pool.no, pool.spec.id
+        at, lines, queued, taken = unit.at, unit.lines, Status.QUEUED, Admission.ACCEPTED
+        stamp = unit.stamp
         known, ordered, head, tail = self._alike
         for seq, order in orders:
             job = replace(order.job, pool_id=pool_id, status=queued, submitted_at=at)
@@ -288,7 +291,7 @@ class StoredAdmission:
         self, added: Iterable[tuple[int, int, Added]], pool: StoredPool
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the queue rows of jobs."""
-        no, now, by_level = pool.no, self._books.now, pool.by_level
+        no, now, by_level = pool.no, self._unit.now, pool.by_level
         for seq, turn, one in added:
             rank = (-one.job.priority, turn) if by_level else pool.position(one.job, seq, turn)
             yield (seq, no, QUEUED, *rank, now)
@@ -303,54 +306,64 @@ class StoredAdmission:
                 self._users.begin(row.job)
                 if victim is not None:
                     self._reject(victim, pool, row.job.id)
-                return Added(row.job, Admission.TAKEN)
+                return Added(row.job, Admission.ACCEPTED)
             case Joined(entry=other):
-                del self._books.rows[row.seq]
-                return Added(other.job, Admission.PARKED if other.parked else Admission.JOINED)
+                del self._unit.rows[row.seq]
+                return Added(
+                    other.job,
+                    Admission.BLOCKED_SUBMITTER if other.submitter_blocked else Admission.JOINED,
+                )
             case Rejected():
-                self._books.note(audit.submitted(row.job))
+                self._unit.note(audit.submitted(row.job))
                 self._reject(row, pool, None)
                 return Added(row.job, Admission.REJECTED)
             case Parked() if owner is not None:
                 row.owner = owner
                 self._users.begin(row.job)
-                return Added(row.job, Admission.PARKED)
+                return Added(row.job, Admission.BLOCKED_SUBMITTER)
             case Parked():
                 pool.turn_away(row)
                 raise _Refused(pool.spec.name, "full", pool.waiting)
             case RefusedEntry():
-                del self._books.rows[row.seq]
+                del self._unit.rows[row.seq]
                 raise _Refused(pool.spec.name, "full", pool.waiting)
 
     def _reject(self, row: JobRow, pool: StoredPool, replacement: str | None) -> None:
         """Record that the policy of its pool rejected a job."""
         policy = pool.spec.backpressure
-        job = lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._books.at)
+        job = lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._unit.at)
         record = audit.dropped(job, replacement, pool.waiting, capacity(policy))
         self._steps.end(row, job, record)
         self._steps.welcome(pool)
 
     def _expect_dead(self, order: JobRequest) -> None:
         assert order.revives is not None
-        dead = self._books.row_named(order.revives)
+        dead = self._unit.row_named(order.revives)
         if dead is None or not dead.dead or order.revives in self._revived:
             raise _Refused(order.job.pool, "not_dead")
         self._revived.add(order.revives)
 
-    def _revive(self, id: str, by: str, heir: str) -> None:
+    def _revive(self, id: str, by: str, successor: str) -> None:
         """Record that another job replaces a dead one."""
-        books = self._books
-        dead = books.row_named(id)
+        unit = self._unit
+        dead = unit.row_named(id)
         assert dead is not None
         dead.dead = False
-        books.tables.execute(REVIVE, (dead.seq,))
-        books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
+        unit.tables.execute(REVIVE, (dead.seq,))
+        unit.note(audit.acted_on(audit.RERUN, dead.job, by, successor, unit.at))
 
     def _row(self, order: JobRequest, pool: StoredPool) -> JobRow:
-        books = self._books
+        unit = self._unit
         job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED)
-        job, window, by_wall = arrival(job, order.delay, order.expires, books.now, books.at)
-        row = JobRow(job, pool.no, books.now, window)
-        row.seq = books.numbers.next(JOBS)
+        job, window, by_wall = arrival(job, order.delay, order.expires, unit.now, unit.at)
+        row = JobRow(job, pool.no, unit.now, window)
+        row.seq = unit.numbers.next(JOBS)
         row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
         return row
+
+
+def ended_for(turn: Job, on_busy: OnBusy) -> list[LogLine]:
+    """Return the line that invalidates the writes of a turn that is rolled back."""
+    if on_busy is not OnBusy.ROLLBACK or turn.session is None:
+        return []
+    return [LogLine(rollbacks_of(turn.tenant, turn.session), TURN, turn.id.encode())]

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner
+from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner, ReplacedJob
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.causes import claimable
+from poolhand.rules.explain import claimable
 from poolhand.rules.job import Job
-from poolhand.rules.queue.round_robin import deal
+from poolhand.rules.queue.strategy import round_robin
 from poolhand.rules.queue.timing import comeback
 from poolhand.stores.sql import documents as sql_documents
-from poolhand.stores.sql.queue.facts import Pick
-from poolhand.stores.sql.queue.pools import StoredPool
+from poolhand.stores.sql.facts import Pick
+from poolhand.stores.sql.pools import StoredPool
 from poolhand.stores.sql.rows import (
     END_OF,
     RUNNING,
@@ -60,8 +60,8 @@ FROM poolhand_owners o
 LEFT JOIN (SELECT owner, count(*) AS held FROM poolhand_claims GROUP BY owner) c ON c.owner = o.no
 ORDER BY o.no
 """
-BURY = "UPDATE poolhand_owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
-PARKED_BY = "SELECT seq FROM poolhand_waits WHERE place = 0 AND owner = ? ORDER BY seq"
+EXPIRE_OWNER = "UPDATE poolhand_owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
+BLOCKED_SUBMITTERS_OF = "SELECT seq FROM poolhand_waits WHERE place = 0 AND owner = ? ORDER BY seq"
 STUCK_OF = "SELECT token FROM poolhand_claims WHERE owner = ? AND stuck = 1 ORDER BY token"
 RUN_BY = """
 SELECT c.token, c.slot, c.started, c.waited, c.course, j.id, j.ordered, j.brief
@@ -81,9 +81,9 @@ class StoredLeases:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._books = steps.books
-        self._tables = steps.books.tables
-        self._execute = steps.books.tables.execute
+        self._unit = steps.unit
+        self._tables = steps.unit.tables
+        self._execute = steps.unit.tables.execute
         self._good: dict[int, tuple[Any, ...]] = {}
 
     # Claiming
@@ -95,23 +95,28 @@ class StoredLeases:
         known = self._steps.pools
         if any(wanted.pools is None or known.no(no).spec.name in wanted.pools for no in overdue):
             # Once another write has expired the rest, there is something to claim.
-            self._books.topics.add("ready")
+            self._unit.topics.add("ready")
         busy = known.busy(wanted)
         owner = self._steps.owner(wanted.owner) if busy else None
         if owner is None:
             return []
         numbers = sorted(busy)
-        turn = bisect_right(numbers, self._books.numbers.last_pool)
+        turn = bisect_right(numbers, self._unit.numbers.last_pool)
         pools = [busy[no] for no in numbers[turn:] + numbers[:turn] if no not in overdue]
         starter = _Starter(self._steps, owner)
         claims = starter.take_aside(pools, wanted)
         take = starter.take if all(pool.gives_lots for pool in pools) else starter.take_one
         claims += take(pools, wanted.slots[len(claims) :])
         if claims:
-            self._books.numbers.last_pool = starter.last
+            self._unit.numbers.last_pool = starter.last
         return claims
 
     # Settling
+
+    def replace(self, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
+        """Settle claimed jobs, then claim."""
+        made = self.change_all(changes)
+        return ReplacedJob(made, () if wanted is None else tuple(self.claim(wanted)))
 
     def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
         """Settle claimed jobs, each only if its token is valid."""
@@ -136,46 +141,44 @@ class StoredLeases:
                 rows.append(claim[1])
                 turns.setdefault(claim[2], []).append(job)
         if len(rows) > 1:
-            self._books.load(rows)
+            self._unit.load(rows)
             for no, jobs in turns.items():
                 self._steps.pools.no(no).sessions.foresee(jobs, ending=True)
 
     def _change(self, change: Change) -> bool:
-        books, job = self._books, change.job
+        unit, job = self._unit, change.job
         claim = self._good.get(change.token)
         if claim is None or claim[4] != job.id:
             return False
         if change.documents:
-            if any(
-                sql_documents.is_erased(books.tables, put, books.now) for put in change.documents
-            ):
+            if any(sql_documents.is_erased(unit.tables, put, unit.now) for put in change.documents):
                 change = change.without_session()
                 job = change.job
-            elif sql_documents.put(books.tables, change.documents, books.now) is None:
+            elif sql_documents.put(unit.tables, change.documents, unit.now) is None:
                 return False
         if change.log:
-            books.tell(change.log)
-        token, seq, no, wished, _ = claim
+            unit.tell(change.log)
+        token, seq, no, cancel_requested, _ = claim
         del self._good[token]
         pool = self._steps.pools.no(no)
         end = END_OF.get(job.status)
         alone = not change.stuck and job.session is job.idempotency_key is None
         if end is None or not alone or not pool.ends_lots:
-            self._settle(pool, books.row(seq), change)
+            self._settle(pool, unit.row(seq), change)
             return True
-        books.lines.append((audit.OUTCOME, json(audit.ended(job))))
-        books.ended_claims.append(token)
-        self._steps.tell_end(pool, seq, job, end, bool(wished))
+        unit.lines.append((audit.OUTCOME, json(audit.ended(job))))
+        unit.ended_claims.append(token)
+        self._steps.record_end(pool, seq, job, end, bool(cancel_requested))
         pool.running -= 1
         return True
 
     def _settle(self, pool: StoredPool, row: JobRow, change: Change) -> None:
-        steps, books, job = self._steps, self._books, change.job
+        steps, unit, job = self._steps, self._unit, change.job
         key, token = row.job.key, row.token
         if job.status.terminal:
             steps.end(row, job, audit.ended(job))
-        elif row.wished:
-            job = lifecycle.cancel(job, books.at)
+        elif row.cancel_requested:
+            job = lifecycle.cancel(job, unit.at)
             steps.end(row, job, audit.ended(job))
         else:
             self._give_back(pool, row, change)
@@ -185,20 +188,20 @@ class StoredLeases:
             self._execute(STICK, (token,))
         else:
             steps.vacate(pool, key)
-            self._books.ended_claims.append(token)
+            self._unit.ended_claims.append(token)
 
     def _give_back(self, pool: StoredPool, row: JobRow, change: Change) -> None:
         """Put a job back to wait for its next attempt."""
-        books, job = self._books, change.job
-        books.note(audit.retried(job, books.at))
-        row.since = books.now
+        unit, job = self._unit, change.job
+        unit.note(audit.retried(job, unit.at))
+        row.since = unit.now
         if change.wait is None and lifecycle.is_set_aside(job):
             row.job, row.by_wall, row.course = job, False, encode_course(job)
-            pool.set_aside(row, books.now)
+            pool.set_aside(row, unit.now)
             return
-        row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
+        row.job, wait, row.by_wall = comeback(job, change.wait, unit.at)
         row.course = encode_course(row.job)
-        pool.give_back(row, books.now + wait, books.now)
+        pool.give_back(row, unit.now + wait, unit.now)
 
     def release(self, tokens: Sequence[int]) -> None:
         """Free the slots of stuck jobs."""
@@ -206,7 +209,7 @@ class StoredLeases:
             claim = self._execute(STUCK, (token,)).fetchone()
             if claim is not None:
                 self._steps.vacate(self._steps.pools.no(claim[0]), claim[1])
-                self._books.ended_claims.append(token)
+                self._unit.ended_claims.append(token)
         self._steps.forget_owners()
 
     # Owners
@@ -218,27 +221,29 @@ class StoredLeases:
         renewed = self._execute(RENEW, (sought(owner),)).fetchone()
         if renewed is None:
             return Extended(False, tuple(tokens))
-        wished: dict[int, int] = dict(self._tables.among(RENEWED, tokens, renewed))
-        lost = tuple([token for token in tokens if token not in wished])
-        return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
+        cancel_requested: dict[int, int] = dict(self._tables.among(RENEWED, tokens, renewed))
+        lost = tuple([token for token in tokens if token not in cancel_requested])
+        return Extended(
+            True, lost, tuple([token for token in tokens if cancel_requested.get(token)])
+        )
 
-    def bury(self, owner: str, renewal: int) -> list[Claim]:
+    def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
         """Expire an owner; return its claims under new tokens.
 
         The tokens are new, so that no late write of the dead owner is accepted.
         """
-        books = self._books
-        buried = self._execute(BURY, (sought(owner), renewal)).fetchone()
-        if buried is None:
+        unit = self._unit
+        expired = self._execute(EXPIRE_OWNER, (sought(owner), renewal)).fetchone()
+        if expired is None:
             return []
-        parked = self._execute(PARKED_BY, buried).fetchall()
-        self._steps.unpark(*books.load([seq for (seq,) in parked]))
-        self.release([token for (token,) in self._execute(STUCK_OF, buried).fetchall()])
+        blocked_submitters = self._execute(BLOCKED_SUBMITTERS_OF, expired).fetchall()
+        self._steps.withdraw_rows(*unit.load([seq for (seq,) in blocked_submitters]))
+        self.release([token for (token,) in self._execute(STUCK_OF, expired).fetchall()])
         claims = []
         for token, slot, started, waited, record, id, ordered, brief in self._execute(
-            RUN_BY, buried
+            RUN_BY, expired
         ).fetchall():
-            renewed = books.numbers.next(TOKENS)
+            renewed = unit.numbers.next(TOKENS)
             self._execute(RETOKEN, (renewed, token))
             job = lifecycle.start(decode_job(id, ordered, record), moment(started), waited)
             claims.append(Claim(job, brief, renewed, slot))
@@ -252,7 +257,7 @@ class _Starter:
     def __init__(self, steps: Steps, owner: int) -> None:
         self.last = 0
         self._steps = steps
-        self._books = steps.books
+        self._unit = steps.unit
         self._owner = owner
 
     def take_aside(self, pools: Sequence[StoredPool], wanted: ClaimRequest) -> list[Claim]:
@@ -281,12 +286,12 @@ class _Starter:
         self, pool: StoredPool, found: frozenset[str], slots: Sequence[int], full: set[str]
     ) -> list[Claim]:
         """Start the oldest jobs of causes; skip the keys in `full`, and add keys without permit."""
-        books, claims, free = self._books, list[Claim](), iter(slots)
+        unit, claims, free = self._unit, list[Claim](), iter(slots)
         lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(found)]
         seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
-        briefs = dict(books.tables.among(BRIEFS, seqs))
-        for row in books.load(seqs):
-            if pool.take_aside(row, books.now):
+        briefs = dict(unit.tables.among(BRIEFS, seqs))
+        for row in unit.load(seqs):
+            if pool.take_aside(row, unit.now):
                 row.brief = briefs[row.seq]
                 claims.append(self._start(pool, row, next(free)))
             elif row.job.key is not None:
@@ -303,7 +308,7 @@ class _Starter:
             pool.running += limit
         if turns:
             self.last = turns[-1].no
-        now = self._books.now
+        now = self._unit.now
         claims = []
         for slot, pool in zip(slots, turns, strict=False):
             pick = next(given[pool], None)
@@ -311,8 +316,8 @@ class _Starter:
                 # A concurrent transaction was first: PostgreSQL skips rows that others have locked.
                 continue
             seq, since, gate, id, ordered, course, brief, *token = pick
-            job = lifecycle.start(decode_job(id, ordered, course), self._books.at, now - since)
-            token = token or [self._books.numbers.next(TOKENS)]
+            job = lifecycle.start(decode_job(id, ordered, course), self._unit.at, now - since)
+            token = token or [self._unit.numbers.next(TOKENS)]
             kept = (token[0], seq, pool.no, gate, course)
             claims.append(self._claim(job, brief, slot, kept))
         return claims
@@ -320,33 +325,33 @@ class _Starter:
     def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
         """Claim one after the other: each may open a gate or admit a blocked submitter."""
         claims = []
-        for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
+        for slot, (pool, row) in zip(slots, round_robin(pools, self._next), strict=False):
             claims.append(self._start(pool, row, slot))
         return claims
 
     def _start(self, pool: StoredPool, row: JobRow, slot: int) -> Claim:
         """Start a job that has left its place; admit the blocked submitters it made room for."""
-        books = self._books
+        unit = self._unit
         self.last = pool.no
-        job = lifecycle.start(row.job, books.at, books.now - row.since)
-        kept = (books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
+        job = lifecycle.start(row.job, unit.at, unit.now - row.since)
+        kept = (unit.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
         claim = self._claim(job, row.brief, slot, kept)
-        books.put(row, RUNNING)
+        unit.put(row, RUNNING)
         self._steps.welcome(pool)
         return claim
 
     def _next(self, pool: StoredPool) -> JobRow | None:
-        return None if pool.no in self._steps.overdue() else pool.next(self._books.now)
+        return None if pool.no in self._steps.overdue() else pool.next(self._unit.now)
 
     def _claim(
         self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, int, str | None, Any]
     ) -> Claim:
         """Record that a job was started: its token, seq, pool, gate and course."""
-        books = self._books
-        books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
+        unit = self._unit
+        unit.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
         token, seq, pool, gate, course = kept
-        run = (token, seq, pool, self._owner, slot, books.stamp, job.waited, gate, course)
-        books.new_claims.append(run)
+        run = (token, seq, pool, self._owner, slot, unit.stamp, job.waited, gate, course)
+        unit.new_claims.append(run)
         return Claim(job, brief, token, slot)
 
 
@@ -360,7 +365,7 @@ def _turns(pools: Sequence[StoredPool], limit: int) -> list[StoredPool]:
         left[pool] -= 1
         return True if left[pool] >= 0 else None
 
-    return [pool for pool, _ in islice(deal(pools, count), limit)]
+    return [pool for pool, _ in islice(round_robin(pools, count), limit)]
 
 
 def _claimable(pool: StoredPool) -> int:
@@ -371,6 +376,6 @@ def _claimable(pool: StoredPool) -> int:
 def all_leases(tables: Tables) -> list[Lease]:
     """Return the leases of all owners."""
     return [
-        Lease(_decode_owner(owner), renewal, holds, bool(buried))
-        for owner, renewal, buried, holds in tables.execute(LEASES)
+        Lease(_decode_owner(owner), renewal, held, bool(expired))
+        for owner, renewal, expired, held in tables.execute(LEASES)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from poolhand.contract import Put
 from poolhand.rules.streams import ERASED_FOR, erasure_of, streams_of_document
-from poolhand.stores.sql import users as sql_users
+from poolhand.stores.sql import sessions as sql_sessions
 from poolhand.stores.sql.log import StreamLog
 from poolhand.stores.sql.rows import sought
 from poolhand.stores.sql.tables import Insert, Tables
@@ -21,7 +21,7 @@ GONE = "SELECT documents FROM poolhand_counters"
 GO = "UPDATE poolhand_counters SET documents = ? WHERE documents < ?"
 PUT = Insert(
     "poolhand_documents",
-    {"key": "text", "value": "bytea", "version": "bigint", "until": "double precision"},
+    "key text, value bytea, version bigint, until double precision",
     key=("key",),
 )
 DELETE = "DELETE FROM poolhand_documents WHERE key = ?"
@@ -115,7 +115,7 @@ def sweep(tables: Tables, now: float) -> None:
         tables.execute(GO, (version, version))
         gone = [key for (key,) in tables.execute(SWEEP, (now,))]
         StreamLog(tables).forget([name for key in gone for name in streams_of_document(key)])
-        sql_users.forget(tables, gone)
+        sql_sessions.forget(tables, gone)
 
 
 def _versions(tables: Tables, key: str, now: float) -> tuple[int, int]:

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from poolhand.contract import Filter, JobPage, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
 from poolhand.rules.queue.timing import seconds
-from poolhand.stores.sql.bounds import check_page
 from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, JobFacts, sought, submit_of
-from poolhand.stores.sql.tables import Tables
+from poolhand.stores.sql.tables import Tables, check_page
 
 BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
 # The table that drives a search, newest first; the order of the joins is deliberate.

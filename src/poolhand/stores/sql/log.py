@@ -15,9 +15,8 @@ import msgspec
 from poolhand.contract import LogEntry as Read
 from poolhand.contract import LogLine
 from poolhand.rules.queue.timing import seconds
-from poolhand.stores.sql.bounds import MOST
 from poolhand.stores.sql.rows import moment, sought
-from poolhand.stores.sql.tables import Insert, Tables, TableWrite
+from poolhand.stores.sql.tables import MOST, Insert, Tables, TableWrite
 
 Text = tuple[str, bytes]  # a kind and a body
 Packed = tuple[int, bytes]  # the number of lines, and the lines
@@ -33,13 +32,7 @@ FORGET_STREAMS = "DELETE FROM poolhand_log WHERE stream IN (?*) RETURNING no"
 LAST = "SELECT last FROM poolhand_log WHERE stream = ? ORDER BY last DESC LIMIT 1"
 WRITE = Insert(
     "poolhand_log",
-    {
-        "stream": "text",
-        "first": "bigint",
-        "last": "bigint",
-        "at": "double precision",
-        "lines": "bytea",
-    },
+    "stream text, first bigint, last bigint, at double precision, lines bytea",
 )
 READ = """
 SELECT first, last, at, lines FROM poolhand_log WHERE stream = ? AND last > ? ORDER BY last LIMIT ?

@@ -141,8 +141,8 @@ def check(taken: Mapping[int, Taken], known: Sequence[Migration], where: str) ->
     for step in known[: len(taken)]:
         if step.number not in taken:
             raise Corrupt(
-                f"{where}: its schema lacks step {step.number} ({step.name}) though later ones were"
-                " taken; nothing was changed. Restore a backup, or use another store"
+                f"{where}: its schema lacks step {step.number} ({step.name}) although later"
+                " ones were applied; nothing was changed. Restore a backup, or use another store"
             )
         if taken[step.number].checksum != step.checksum:
             raise Corrupt(

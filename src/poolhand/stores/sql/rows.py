@@ -18,16 +18,16 @@ from poolhand.rules.queue.entry import Entry, Window
 from poolhand.rules.queue.timing import seconds
 from poolhand.rules.validation import is_writable
 
-# Where a job is. Places up to LIMBO are rows of `waits`. A job in LIMBO has left one place and not
-# yet reached the next; no commit ever contains it.
-PARKED, SCHEDULED, SESSION, KEY, QUEUED, LIMBO, RUNNING, OVER = range(8)
+# Where a job is. Places up to MOVING are rows of `waits`. A job that is MOVING has left one place
+# and not yet reached the next; no commit ever contains it.
+BLOCKED_SUBMITTER, SCHEDULED, SESSION, KEY, QUEUED, MOVING, RUNNING, OVER = range(8)
 PLACES = {
-    PARKED: (Status.QUEUED, None),
+    BLOCKED_SUBMITTER: (Status.QUEUED, None),
     SCHEDULED: (Status.SCHEDULED, None),
     SESSION: (Status.BLOCKED, "session"),
     KEY: (Status.BLOCKED, "key"),
     QUEUED: (Status.QUEUED, None),
-    LIMBO: (Status.QUEUED, None),
+    MOVING: (Status.QUEUED, None),
 }
 ENDS = (
     Status.COMPLETED,
@@ -158,16 +158,16 @@ class JobFacts(NamedTuple):
     by_wall: int | None
     gate: str | None
     crowd: str | None
-    parker: int | None
+    submitter: int | None
     returned: bytes | None
     token: int
     owner: int
     started: float
     waited: float
-    wished: int | None
+    cancel_requested: int | None
     rerun: bytes | None
     dead: int | None
-    was_wished: int | None
+    cancel_was_requested: int | None
     over: bytes | None
 
     def job(self) -> Job:
@@ -182,8 +182,10 @@ class JobFacts(NamedTuple):
 
     def stored(self) -> Stored:
         """Return the job as callers see it."""
-        wished = bool(self.wished or self.was_wished)
-        return Stored(self.job(), self.place == PARKED, wished, bool(self.dead))
+        cancel_requested = bool(self.cancel_requested or self.cancel_was_requested)
+        return Stored(
+            self.job(), self.place == BLOCKED_SUBMITTER, cancel_requested, bool(self.dead)
+        )
 
 
 def moment(number: float) -> datetime:
@@ -207,6 +209,7 @@ class JobRow(Entry):
     __slots__ = (
         "brief",
         "by_wall",
+        "cancel_requested",
         "course",
         "crowd",
         "dead",
@@ -221,14 +224,13 @@ class JobRow(Entry):
         "token",
         "turn",
         "where",
-        "wished",
     )
 
     def __init__(self, job: Job, pool: int, since: float, window: Window | None = None) -> None:
         super().__init__(job, window)
         self.pool = pool
         self.since = since
-        self.where = LIMBO
+        self.where = MOVING
         self.brief = b""
         self.rank: float = 0
         self.turn = 0
@@ -238,11 +240,11 @@ class JobRow(Entry):
         self.gate: str | None = None
         self.crowd: str | None = None
         self.course: bytes | None = None
-        self.by_wall = self.wished = self.dead = self.in_waits = self.fresh = False
+        self.by_wall = self.cancel_requested = self.dead = self.in_waits = self.fresh = False
 
     @property
-    def parked(self) -> bool:
-        return self.where == PARKED
+    def submitter_blocked(self) -> bool:
+        return self.where == BLOCKED_SUBMITTER
 
     @property
     def newcomer(self) -> bool:
@@ -259,7 +261,7 @@ class JobRow(Entry):
         return None if self.window is None else self.window.closes_at
 
     def stored(self) -> Stored:
-        return Stored(self.job, self.parked, self.wished, self.dead)
+        return Stored(self.job, self.submitter_blocked, self.cancel_requested, self.dead)
 
 
 def row_of(facts: JobFacts, now: float, at: datetime) -> JobRow:
@@ -268,15 +270,19 @@ def row_of(facts: JobFacts, now: float, at: datetime) -> JobRow:
     row.seq = facts.seq
     opens_at = None
     if facts.over is not None:
-        row.where, row.dead, row.wished = OVER, bool(facts.dead), bool(facts.was_wished)
+        row.where, row.dead, row.cancel_requested = (
+            OVER,
+            bool(facts.dead),
+            bool(facts.cancel_was_requested),
+        )
         return row
     if facts.place is None:
         row.where, row.token, row.owner = RUNNING, facts.token, facts.owner
-        row.wished, row.course = bool(facts.wished), facts.rerun
+        row.cancel_requested, row.course = bool(facts.cancel_requested), facts.rerun
     else:
         row.where, row.rank, row.turn, row.in_waits = facts.place, facts.rank, facts.turn, True
         row.ready_at = facts.since if facts.ready_at is None else facts.ready_at
-        row.gate, row.crowd, row.owner = facts.gate, facts.crowd, facts.parker
+        row.gate, row.crowd, row.owner = facts.gate, facts.crowd, facts.submitter
         row.by_wall, row.due_at, row.course = bool(facts.by_wall), facts.due_at, facts.returned
         opens_at = facts.due_at
         if row.by_wall and opens_at is not None:

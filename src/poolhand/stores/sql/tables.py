@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from poolhand.errors import Conflict, UsageError
+
 Values = Sequence[Any]
 
 
@@ -21,17 +23,18 @@ class Insert:
     def __init__(
         self,
         table: str,
-        columns: Mapping[str, str],
+        columns: str,
         fixed: Mapping[str, str] | None = None,
         key: Sequence[str] = (),
     ) -> None:
         self.table = table
-        self.columns = tuple(columns)
-        self.types = tuple(columns.values())
+        names, types = zip(*(column.split(" ", 1) for column in columns.split(", ")), strict=True)
+        self.columns: tuple[str, ...] = names
+        self.types: tuple[str, ...] = types
         fixed = fixed or {}
         self.fixed = tuple(fixed.values())
-        self.into = f"INSERT INTO {table} ({', '.join([*columns, *fixed])})"
-        others = [f"{name} = excluded.{name}" for name in columns if name not in key]
+        self.into = f"INSERT INTO {table} ({', '.join([*names, *fixed])})"
+        others = [f"{name} = excluded.{name}" for name in names if name not in key]
         self.conflict = ""
         if key:
             self.conflict = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(others)}"
@@ -80,3 +83,26 @@ class Tables(Protocol):
 
     def write(self, changes: Sequence[TableWrite]) -> None:
         """Insert and delete rows of several kinds that do not depend on each other."""
+
+
+MOST = 2**63 - 1  # the largest number that every store can hold
+EXPIRED_AT_ONCE = 100  # overdue jobs that one claim expires at most
+
+
+def cannot_be_kept(error: Exception) -> UsageError:
+    """Return the error for a value that no store can hold."""
+    return UsageError(f"a value cannot be stored: {error}")
+
+
+def known_already(id: str = "") -> Conflict:
+    """Return the error for a new job whose id is taken."""
+    which = f"id={id!r} is" if id else "an id is"
+    return Conflict(f"{which} already used by another job; ids must be unique")
+
+
+def check_page(after: int | None, limit: int) -> None:
+    """Raise UsageError for an invalid cursor or limit of a page."""
+    if after is not None and not 0 <= after <= MOST:
+        raise UsageError(f"after={after} is not allowed; pass the cursor of the page before")
+    if not 0 <= limit < MOST:
+        raise UsageError(f"limit={limit} is not allowed; it must be from 0 to {MOST - 1:,}")

@@ -13,12 +13,12 @@ from poolhand.rules.audit import STREAM, Audit, kind_of
 from poolhand.rules.queue.timing import seconds
 from poolhand.stores.sql.log import StreamLines, StreamLog
 from poolhand.stores.sql.rows import (
+    BLOCKED_SUBMITTER,
     BY_ID,
     BY_IDS,
     BY_SEQ,
     BY_SEQS,
-    LIMBO,
-    PARKED,
+    MOVING,
     SCHEDULED,
     JobFacts,
     JobRow,
@@ -30,85 +30,39 @@ from poolhand.stores.sql.tables import Delete, Insert, Tables, TableWrite
 
 NEW_JOB = Insert(
     "poolhand_jobs",
-    {
-        "seq": "bigint",
-        "id": "text",
-        "pool": "bigint",
-        "name": "text",
-        "key": "text",
-        "session": "text",
-        "tenant": "text",
-        "closes_at": "double precision",
-        "ordered": "bytea",
-        "brief": "bytea",
-        "submitted": "double precision",
-        "user_name": "text",
-    },
+    "seq bigint, id text, pool bigint, name text, key text, session text, tenant text, "
+    "closes_at double precision, ordered bytea, brief bytea, submitted double precision, "
+    "user_name text",
 )
 NEW_WAIT = Insert(
     "poolhand_waits",
-    {
-        "seq": "bigint",
-        "pool": "bigint",
-        "place": "smallint",
-        "rank": "double precision",
-        "turn": "bigint",
-        "since": "double precision",
-        "ready_at": "double precision",
-        "due_at": "double precision",
-        "by_wall": "smallint",
-        "closes_at": "double precision",
-        "gate": "text",
-        "crowd": "text",
-        "owner": "bigint",
-        "course": "bytea",
-        "waits_for": "text",
-    },
+    "seq bigint, pool bigint, place smallint, rank double precision, turn bigint, "
+    "since double precision, ready_at double precision, due_at double precision, "
+    "by_wall smallint, closes_at double precision, gate text, crowd text, owner bigint, "
+    "course bytea, waits_for text",
     key=("seq",),
 )
 NEW_QUEUED = Insert(
     "poolhand_waits",
-    {
-        "seq": "bigint",
-        "pool": "bigint",
-        "place": "smallint",
-        "rank": "double precision",
-        "turn": "bigint",
-        "since": "double precision",
-    },
+    "seq bigint, pool bigint, place smallint, rank double precision, turn bigint, "
+    "since double precision",
 )
 END_WAIT = Delete("poolhand_waits", "seq")
 NEW_CLAIM = Insert(
     "poolhand_claims",
-    {
-        "token": "bigint",
-        "seq": "bigint",
-        "pool": "bigint",
-        "owner": "bigint",
-        "slot": "bigint",
-        "started": "double precision",
-        "waited": "double precision",
-        "gate": "text",
-        "course": "bytea",
-    },
+    "token bigint, seq bigint, pool bigint, owner bigint, slot bigint, "
+    "started double precision, waited double precision, gate text, course bytea",
     {"stuck": "0", "wished": "0"},
 )
 END_CLAIM = Delete("poolhand_claims", "token")
 NEW_END = Insert(
     "poolhand_ends",
-    {
-        "seq": "bigint",
-        "pool": "bigint",
-        "status": "smallint",
-        "dead": "smallint",
-        "wished": "smallint",
-        "over_at": "double precision",
-        "course": "bytea",
-    },
+    "seq bigint, pool bigint, status smallint, dead smallint, wished smallint, "
+    "over_at double precision, course bytea",
 )
-NEW_HEIR = Insert("poolhand_runs", {"seq": "bigint", "run": "text"})
+NEW_RUN = Insert("poolhand_runs", "seq bigint, run text")
 FORGET_JOB = Delete("poolhand_jobs", "seq")
-FORGET_HEIR = Delete("poolhand_runs", "seq")
+FORGET_RUN = Delete("poolhand_runs", "seq")
 
 JOBS, TURNS, TOKENS = range(3)
 
@@ -164,12 +118,12 @@ class UnitOfWork:
         self.ended_claims: list[int] = []
         self.new_ends: list[tuple[Any, ...]] = []
         self._new_waits: list[tuple[Any, ...]] = []
-        self._new_heirs: list[tuple[Any, ...]] = []
+        self._new_runs: list[tuple[Any, ...]] = []
         self.also: list[TableWrite] = []
         self._pending: tuple[tuple[Delete | Insert, list[Any]], ...] = (
             (END_WAIT, self.ended_waits),
             (NEW_JOB, self.new_jobs),
-            (NEW_HEIR, self._new_heirs),
+            (NEW_RUN, self._new_runs),
             (NEW_WAIT, self._new_waits),
             (NEW_QUEUED, self.new_queued),
             (END_CLAIM, self.ended_claims),
@@ -239,7 +193,7 @@ class UnitOfWork:
         self.write()
         self.tables.delete(END_WAIT, [row.seq])
         self.tables.delete(FORGET_JOB, [row.seq])
-        self.tables.delete(FORGET_HEIR, [row.seq])
+        self.tables.delete(FORGET_RUN, [row.seq])
         del self.rows[row.seq]
 
     def query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
@@ -311,10 +265,10 @@ class UnitOfWork:
             by = (seconds(job.submitted_at), job.user)
             self.new_jobs.append((seq, job.id, row.pool, *terms, encode_terms(job), row.brief, *by))
             if job.continues is not None:
-                self._new_heirs.append((seq, job.continues))
-        if row.where <= LIMBO:
+                self._new_runs.append((seq, job.continues))
+        if row.where <= MOVING:
             row.in_waits = True
-            closes_at = None if row.where == PARKED else row.closes_at
+            closes_at = None if row.where == BLOCKED_SUBMITTER else row.closes_at
             order = (row.pool, row.where, row.rank, row.turn, row.since, row.ready_at)
             times = (row.due_at, row.by_wall, closes_at)
             cause = job.waits_for if row.where == SCHEDULED else None

@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from urllib.parse import quote
 
 from msgspec import MsgspecError
 
 from poolhand.errors import Corrupt, PoolhandError, ReadOnly, StoreError, Unavailable
-from poolhand.stores.sql import bounds
+from poolhand.stores.sql.tables import cannot_be_kept, known_already
 
 QUICK_BYTES = 16 * 2**20  # checked whenever the file is opened: some 40 ms
 SURVEY_BYTES = 256 * 2**20  # checked once damage is known
@@ -25,6 +26,10 @@ DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 KNOWN_ID = "poolhand_jobs.id"  # the column's name in an error
+NO_HEAD = (
+    "it is not a SQLite database; nothing was changed. Name another file, or restore this"
+    " one from a backup"
+)
 NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -54,11 +59,11 @@ def as_store_error(error: Exception, path: str, *, writing: bool = True) -> Stor
         return Unavailable(f"{what}: another program holds the file; try again")
     if code in DISK and writing:
         return ReadOnly(
-            f"{what}: nothing new is taken until that is mended. Free some space if the disk is"
-            " full, see to the disk if it is broken; writing is tried again by itself"
+            f"{what}: no new jobs are accepted until this is fixed: free some space if the disk is"
+            " full, or repair the disk; poolhand retries the write by itself"
         )
     if code in DISK:
-        return Unavailable(f"{what}: the disk does not give it back; see to the disk")
+        return Unavailable(f"{what}: the disk cannot read it; check the disk")
     if code in DENIED:
         return ReadOnly(f"{what}: allow this user to write to the file and to its folder")
     if code == sqlite3.SQLITE_CANTOPEN and os.path.isfile(path) and not _may_write(path):
@@ -66,10 +71,7 @@ def as_store_error(error: Exception, path: str, *, writing: bool = True) -> Stor
     if code == sqlite3.SQLITE_CANTOPEN:
         return Unavailable(f"{what}: it must be a file that this user may read and write")
     if code == sqlite3.SQLITE_NOTADB:
-        return Corrupt(
-            f"{what}: its head is none of a SQLite database; nothing was changed. Name another"
-            " file, or restore this one from a backup"
-        )
+        return Corrupt(f"{what}: {NO_HEAD}")
     if code in BROKEN:
         return Corrupt(f"{what}: it is damaged; nothing was changed")
     return None
@@ -80,27 +82,27 @@ def of_system(error: OSError, path: str) -> StoreError:
     what = f"{path}: {os.strerror(error.errno or 0)}"
     folder = os.path.dirname(path)
     if error.errno in FULL_DISK:
-        return ReadOnly(f"{what}: nothing new is taken until there is space")
+        return ReadOnly(f"{what}: no new jobs are accepted until there is free space")
     if error.errno in NO_RIGHT:
         return ReadOnly(f"{what}: allow this user to write to the folder {folder}")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return Unavailable(f"{what}: there is no folder {folder}; make it, or name another")
+        return Unavailable(f"{what}: there is no folder {folder}; create it, or name another")
     return Unavailable(what)
 
 
-def at_the_wall(error: Exception, path: str) -> Exception:
+def translate(error: Exception, path: str) -> Exception:
     """Translate an error for the caller of a verb."""
     if isinstance(error, PoolhandError):
         return error
     if isinstance(error, sqlite3.IntegrityError) and KNOWN_ID in str(error):
-        return bounds.known_already()
+        return known_already()
     if isinstance(error, MsgspecError | sqlite3.IntegrityError):
         return Corrupt(
-            f"{path}: a row holds no record that could be read ({error}); somebody else wrote to"
-            " it, or the file is damaged: `poolhand doctor` says what is wrong"
+            f"{path}: a row cannot be decoded ({error}); another program wrote to the file, or it"
+            " is damaged: `poolhand doctor` says what is wrong"
         )
     if isinstance(error, OverflowError | ValueError | sqlite3.DataError):
-        return bounds.cannot_be_kept(error)
+        return cannot_be_kept(error)
     return error
 
 
@@ -125,7 +127,7 @@ def survey(connection: sqlite3.Connection, path: str) -> str:
     )
     try:
         if _size(connection) > SURVEY_BYTES:
-            return f"It is too large to be looked through here. {advice}"
+            return f"It is too large to be checked here. {advice}"
         count = len(list(problems(connection)))
         good, bad = _tables(connection)
     except sqlite3.Error as error:
@@ -135,6 +137,36 @@ def survey(connection: sqlite3.Connection, path: str) -> str:
         f"A check found {many}. Tables that can be read: {', '.join(good) or 'none'};"
         f" that cannot: {', '.join(bad) or 'none'}. {advice}"
     )
+
+
+def expect_file(path: str) -> None:
+    """Raise if a path is no place for a store, before a file is made beside it."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        # It is made, or SQLite says what is wrong.
+        return
+    if stat.S_ISDIR(mode):
+        raise Unavailable(f"{path!r} is a folder; name a file in it")
+    if not stat.S_ISREG(mode):
+        # SQLite would wait for ever for the other end of a pipe.
+        raise Unavailable(f"{path!r} is a pipe, a socket or a device; name a regular file")
+    if not os.path.exists(f"{path}-lock"):
+        _expect_head(path)
+
+
+def _expect_head(path: str) -> None:
+    """Raise if a file, which was no store so far, is none of SQLite.
+
+    SQLite reads its head: if this process opened and closed the file itself, the system would drop
+    all locks that connections of this process have on it.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(uri(path, "ro"), timeout=0, uri=True)) as found:
+            found.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        if code_of(error) == sqlite3.SQLITE_NOTADB:
+            raise Corrupt(f"{path}: {NO_HEAD}") from error
 
 
 def reader(path: str) -> sqlite3.Connection:

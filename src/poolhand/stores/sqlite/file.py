@@ -20,12 +20,10 @@ from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageErr
 from poolhand.runtime import Runtime
 from poolhand.stores.sql import migrations
 from poolhand.stores.sqlite import errors as faults
-from poolhand.stores.sqlite.database import Op
 from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, LockPatience
-from poolhand.stores.sqlite.place import FilePlace, FileReplaced, LogGone
-from poolhand.stores.sqlite.rights import OWNER, Rights
+from poolhand.stores.sqlite.place import OWNER, FilePlace, FileReplaced, LogGone, Rights, Wal
+from poolhand.stores.sqlite.tables import Op
 from poolhand.stores.sqlite.wake import Wake
-from poolhand.stores.sqlite.wal import Wal
 
 T = TypeVar("T")
 # The future of an op, and what the op returned or raised.
@@ -82,6 +80,7 @@ class StoreFile:
             return
         self._steps = migrations.steps()
         self._holder = self._lock.path
+        faults.expect_file(self.path)
         try:
             await self._connect_in_time(self._new_patience())
             self._wake.open()
@@ -182,7 +181,7 @@ class StoreFile:
                 if failure is error:
                     raise
                 raise failure from error
-        raise Unavailable(f"{self.path}: another program keeps it from being read; try again")
+        raise Unavailable(f"{self.path}: another program blocks reading it; try again")
 
     def now(self) -> float:
         """Return the store's time in seconds; it never goes back, whatever a clock says.
@@ -226,7 +225,7 @@ class StoreFile:
             pause = self._lock.pause(patience)
             if pause is None:
                 raise Unavailable(
-                    f"{self.path}: what was erased is gone from it, but {self._wal.path} still "
+                    f"{self.path}: the erased data is gone from it, but {self._wal.path} still "
                     "holds pages from before, as another program reads the file; end that, and the "
                     "next erase, or the last close, removes them"
                 )
@@ -249,7 +248,7 @@ class StoreFile:
             return faults.of_system(error, self.path)
         if isinstance(error, StopIteration) or not isinstance(error, Exception):
             # A future accepts neither of them.
-            failure = Unavailable(f"{self.path}: a write broke off with {error!r}")
+            failure = Unavailable(f"{self.path}: a write failed with {error!r}")
             failure.__cause__ = error
             return failure
         return error
@@ -444,7 +443,7 @@ class StoreFile:
     ) -> sqlite3.Connection | None:
         """Take the lock and begin; None while another process holds either."""
         if self._damage is not None:
-            raise Corrupt(f"{self.path} is damaged and takes nothing any more. {self._damage}")
+            raise Corrupt(f"{self.path} is damaged; no new jobs are accepted. {self._damage}")
         self._holder = lock.path
         if not lock.take(patience):
             return None
@@ -570,7 +569,7 @@ class StoreFile:
     def _held(self) -> Unavailable:
         return Unavailable(
             f"{self.path}: another process has held {self._holder} for {self.lock_seconds:g} s;"
-            " perhaps it is stopped. Let it go on, or end it; then try again"
+            " perhaps it is suspended. Resume or end it, then try again"
         )
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from weakref import WeakSet
 
-from poolhand.stores.sqlite.rights import Rights
+from poolhand.stores.sqlite.place import Rights
 
 LOCK_SECONDS = 10.0
 FIRST_PAUSE = 0.001

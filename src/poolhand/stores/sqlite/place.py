@@ -1,4 +1,4 @@
-"""Checks whether the files of a SQLite store are still those that were opened.
+"""The files of a SQLite store: are they still those opened, who may use them, how long is the log?
 
 SQLite trusts the files it has open: if its log is gone, or the content under its log was replaced,
 it would lose or mix committed data. Only checkpoints write to the file itself, page by page, and a
@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import stat
 import struct
 from typing import NamedTuple
 
@@ -243,15 +244,15 @@ class FilePlace:
 
     def _gone(self) -> str:
         return (
-            f"{self._log} was removed or replaced while {self.path} was open; nothing more is"
-            " taken. Stop every process that uses it: what they wrote is put into the file when"
+            f"{self._log} was removed or replaced while {self.path} was open; no new jobs are"
+            " accepted. Stop every process that uses it: what they wrote is put into the file when"
             " they end. Then start again"
         )
 
     def _other(self, why: str) -> str:
         return (
-            f"another content was copied over {self.path} while it was open ({why}); nothing more"
-            " is taken, and nothing is written to it. The log of the old content is kept as"
+            f"another content was copied over {self.path} while it was open ({why}); no new jobs"
+            " are accepted, and nothing is written to it. The log of the old content is kept as"
             f" {self._log}{ASIDE}. Stop every process that uses it, copy the backup again, and"
             " start again"
         )
@@ -313,3 +314,167 @@ def _mounted(path: str) -> int:
                 major, minor = mount[2].split(":")
                 found, device = above, os.makedev(int(major), int(minor))
     return device
+
+
+OWNER = 0o600
+GROUP = 0o660
+GROUP_WRITES, OTHERS_WRITE = 0o020, 0o002
+MAKING = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+class Allowed(NamedTuple):
+    """The permissions to create a file with, and the user and group of the store's file."""
+
+    mode: int
+    user: int
+    group: int
+
+
+class Rights:
+    """The permissions of files created beside a store's file, whatever the umask.
+
+    Existing files stay as they are. If the store's file exists, the others are created with its
+    permissions, and by root for its user: every user of the file needs them, too.
+    """
+
+    def __init__(self, path: str, permissions: int = OWNER) -> None:
+        self.permissions = permissions
+        self._path = path
+
+    def make(self, path: str) -> bool:
+        """Create an empty file; return False if the path exists."""
+        try:
+            # An existing file is not opened: closing it would release SQLite's locks on it.
+            made = os.open(path, MAKING, OWNER)
+        except FileExistsError:
+            return False
+        os.close(made)
+        if path == self._path:
+            os.chmod(path, self.permissions)
+        else:
+            allowed = self._allowed()
+            _give(path, allowed.mode, allowed)
+        return True
+
+    def make_folder(self, path: str) -> bool:
+        """Create a folder if there is none; return whether only permitted users can write to it.
+
+        A link does not count as a folder: it may lead anywhere.
+        """
+        allowed = self._allowed()
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            return _is_private(path, allowed)
+        _give(path, 0o770 if allowed.mode & GROUP_WRITES else 0o700, allowed)
+        return True
+
+    def share(self, path: str) -> None:
+        """Give a socket of this process to the users that may write to the file."""
+        allowed = self._allowed()
+        _give(path, GROUP if allowed.mode & GROUP_WRITES else OWNER, allowed)
+
+    def _allowed(self) -> Allowed:
+        try:
+            seen = os.stat(self._path)
+        except OSError:
+            return Allowed(self.permissions, os.geteuid(), os.getegid())
+        return Allowed(stat.S_IMODE(seen.st_mode) & 0o666, seen.st_uid, seen.st_gid)
+
+
+def is_socket(path: str) -> bool:
+    """Return whether a path is a socket; links are not followed."""
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _give(path: str, mode: int, allowed: Allowed) -> None:
+    os.chmod(path, mode)
+    if os.geteuid() == 0 != allowed.user:
+        os.chown(path, allowed.user, allowed.group)
+
+
+def _is_private(path: str, allowed: Allowed) -> bool:
+    seen = os.lstat(path)
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_mode & OTHERS_WRITE:
+        return False
+    if seen.st_uid in (os.geteuid(), allowed.user):
+        return bool(allowed.mode & GROUP_WRITES) or not seen.st_mode & GROUP_WRITES
+    # In a group, the folder belongs to the user that came first.
+    return bool(allowed.mode & GROUP_WRITES) and seen.st_gid == allowed.group
+
+
+WORTH_WHILE = 1000  # pages after which the log is checkpointed
+VERY_LARGE = 16_000  # pages after which it is also truncated
+HEAD = 32
+FRAME_HEAD = 24
+
+
+class Wal:
+    """Reads the log without SQLite, which reports its length only by making a checkpoint.
+
+    A checkpoint requires the lock of the file. Opening and closing the log is harmless; with any
+    other file of SQLite it would release the locks that this process has on it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._salt = b""
+        self._due = WORTH_WHILE
+
+    def open(self) -> None:
+        """Keep the log open; it stays the same file while a connection is open."""
+        self._fd = os.open(self.path, os.O_RDONLY)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def size(self) -> int:
+        """Return the size of the file in bytes, in use or not."""
+        try:
+            return os.stat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def tidy(self, connection: sqlite3.Connection) -> bool:
+        """Checkpoint the log if it is long enough; a failure does not undo the commit."""
+        with contextlib.suppress(OSError):
+            return self._tidy(connection)
+        return False
+
+    def _tidy(self, connection: sqlite3.Connection) -> bool:
+        if self._fd is None:
+            return False
+        head = os.pread(self._fd, HEAD, 0)
+        page_size, salt = int.from_bytes(head[8:12]), head[16:24]
+        if salt != self._salt:
+            # SQLite has started again at the beginning of the log.
+            self._salt, self._due = salt, WORTH_WHILE
+        frame = os.pread(self._fd, 16, HEAD + (self._due - 1) * (FRAME_HEAD + page_size))
+        # Frames left from earlier rounds have another salt.
+        if frame[8:16] != salt:
+            return False
+        self._work_off(connection)
+        return True
+
+    def shorten(self, connection: sqlite3.Connection) -> None:
+        """Checkpoint and truncate the log, as far as concurrent readers allow it."""
+        # Pages that were not checkpointed are still in the log.
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def _work_off(self, connection: sqlite3.Connection) -> None:
+        pages = self._due
+        # The commit stands whatever happens here; the next write raises if the disk is broken.
+        with contextlib.suppress(sqlite3.Error):
+            row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            pages = max(pages, row[1])
+        # Not again after each commit while another process reads an old state.
+        self._due = pages + WORTH_WHILE
+        if pages > VERY_LARGE:
+            self.shorten(connection)

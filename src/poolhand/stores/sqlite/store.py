@@ -1,12 +1,16 @@
-"""The SQLite store: one file that all processes of a machine can share."""
+"""The SQLite store: one file that all processes of a machine can share, or tables in memory."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
+from weakref import finalize
 
 from poolhand.contract import (
     Added,
@@ -31,28 +35,26 @@ from poolhand.contract import (
     Stored,
     UserInsertion,
 )
-from poolhand.errors import Unsupported
+from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules.job import Status
-from poolhand.rules.queue.pool_spec import PoolSpec
-from poolhand.rules.retention import Keep
+from poolhand.rules.lifecycle import Keep
+from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores.sql import documents as sql_documents
 from poolhand.stores.sql import find as sql_find
+from poolhand.stores.sql import migrations
+from poolhand.stores.sql import sessions as sql_sessions
 from poolhand.stores.sql import upkeep as sql_upkeep
-from poolhand.stores.sql import users as sql_users
-from poolhand.stores.sql import verbs as sql_verbs
+from poolhand.stores.sql.admission import StoredAdmission
 from poolhand.stores.sql.claims import StoredLeases, all_leases
 from poolhand.stores.sql.log import StreamLog, is_good
-from poolhand.stores.sql.queue.pools import pool_rows
+from poolhand.stores.sql.pools import pool_rows
 from poolhand.stores.sql.steps import Steps
 from poolhand.stores.sql.tables import Tables
 from poolhand.stores.sqlite import errors as faults
-from poolhand.stores.sqlite import inspect as survey
-from poolhand.stores.sqlite.database import Database
-from poolhand.stores.sqlite.file import StoreFile
-from poolhand.stores.sqlite.rights import OWNER
-from poolhand.stores.sqlite.steps import steps_on
-from poolhand.stores.sqlite.tables import SqliteTables
+from poolhand.stores.sqlite.file import STATEMENTS, StoreFile
+from poolhand.stores.sqlite.place import OWNER
+from poolhand.stores.sqlite.tables import Database, Op, SqliteTables, steps_on
 from poolhand.stores.sqlite.transaction import SqliteTransaction
 
 T = TypeVar("T")
@@ -93,20 +95,20 @@ class SqliteVerbs:
         return await self._write(op)
 
     async def _write(self, op: Callable[[Connection], T]) -> T:
-        with self._wall_between():
+        with self._translated_errors():
             return await self._file.write(op)
 
     def _read(self, op: Callable[[Tables], T]) -> T:
-        with self._wall_between():
+        with self._translated_errors():
             return self._file.read(lambda connection: op(SqliteTables(connection)))
 
     @contextmanager
-    def _wall_between(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Translate errors into poolhand's own."""
         try:
             yield
         except Exception as error:
-            told = faults.at_the_wall(error, self._file.path)
+            told = faults.translate(error, self._file.path)
             if told is error:
                 raise
             raise told from error
@@ -114,21 +116,21 @@ class SqliteVerbs:
     # Pools
 
     async def declare(self, spec: PoolSpec) -> None:
-        await self._steps(lambda steps: sql_verbs.declare(steps, spec))
+        await self._steps(lambda steps: steps.declare(spec))
 
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
         return self._read(lambda tables: pool_rows(tables, names))
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
-        await self._steps(lambda steps: sql_verbs.pause(steps, pool, paused, by))
+        await self._steps(lambda steps: steps.pause(pool, paused, by))
 
     async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        await self._steps(lambda steps: sql_verbs.resize(steps, pool, slots, by))
+        await self._steps(lambda steps: steps.resize(pool, slots, by))
 
     # Jobs
 
     async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
-        return await self._steps(lambda steps: sql_verbs.add(steps, batches))
+        return await self._steps(lambda steps: StoredAdmission(steps).add(batches))
 
     async def begin(self) -> SqliteTransaction:
         transaction = SqliteTransaction(self._file, self._runtime)
@@ -141,8 +143,8 @@ class SqliteVerbs:
             "app.transaction()`"
         )
 
-    async def unpark(self, ids: Sequence[str]) -> list[str]:
-        return await self._steps(lambda steps: sql_verbs.unpark(steps, ids))
+    async def withdraw(self, ids: Sequence[str]) -> list[str]:
+        return await self._steps(lambda steps: steps.withdraw(ids))
 
     async def claim(self, wanted: ClaimRequest) -> list[Claim]:
         return await self._steps(lambda steps: StoredLeases(steps).claim(wanted))
@@ -150,14 +152,14 @@ class SqliteVerbs:
     async def replace(
         self, changes: Sequence[Change], wanted: ClaimRequest | None = None
     ) -> ReplacedJob:
-        return await self._steps(lambda steps: sql_verbs.replace(steps, changes, wanted))
+        return await self._steps(lambda steps: StoredLeases(steps).replace(changes, wanted))
 
     async def release(self, tokens: Sequence[int]) -> None:
         await self._steps(lambda steps: StoredLeases(steps).release(tokens))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
         asked = [(id, by) for id in ids]
-        return await self._steps(lambda steps: sql_verbs.cancel(steps, asked))
+        return await self._steps(lambda steps: steps.cancel_all(asked))
 
     # Owners
 
@@ -170,8 +172,8 @@ class SqliteVerbs:
     async def leases(self) -> list[Lease]:
         return self._read(all_leases)
 
-    async def bury(self, owner: str, renewal: int) -> list[Claim]:
-        return await self._steps(lambda steps: StoredLeases(steps).bury(owner, renewal))
+    async def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
+        return await self._steps(lambda steps: StoredLeases(steps).expire_owner(owner, renewal))
 
     # Reads
 
@@ -188,7 +190,7 @@ class SqliteVerbs:
         return self._read(lambda db: sql_find.count(db, which))
 
     async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
-        return self._read(lambda db: sql_users.users_of(db, sessions))
+        return self._read(lambda db: sql_sessions.users_of(db, sessions))
 
     # Time
 
@@ -216,7 +218,7 @@ class SqliteVerbs:
         erased = await self._steps(
             lambda steps: sql_upkeep.erase(steps, ids, streams, by, documents)
         )
-        with self._wall_between():
+        with self._translated_errors():
             await self._file.shorten()
         return erased
 
@@ -289,7 +291,181 @@ class SqliteStore(SqliteVerbs):
         return Path(self._file.path)
 
     async def schema(self) -> tuple[int, int]:
-        return survey.schema_of(self._file.path)
+        return schema_of(self._file.path)
 
     async def damage(self) -> list[str]:
-        return survey.damage_of(self._file.path)
+        return damage_of(self._file.path)
+
+
+class MemoryStore(SqliteVerbs):
+    """A store inside this process: no file, no lock, no log, no wake-up."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(MemoryTables(runtime), runtime)
+
+
+class MemoryTables:
+    """Tables in memory on one connection, with the interface of `StoreFile`.
+
+    Every write is a transaction of its own: there is nothing to wait for, so sharing one gains
+    nothing. While a user's transaction is open, reads see a copy from before it, and writes wait.
+    """
+
+    path = "memory://"
+    read_only = None
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.now = runtime.monotonic
+        self._wall = runtime.wall
+        self._connection: sqlite3.Connection | None = None
+        self._before: sqlite3.Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._free = asyncio.Event()
+        self._signals: dict[str, None] = {}
+        self._hints: dict[object, Hint] = {}
+
+    async def open(self) -> None:
+        """Create the tables, unless they exist."""
+        self._loop = asyncio.get_running_loop()
+        if self._connection is None:
+            self._free = asyncio.Event()
+            self._free.set()
+            # The connection may later be used by another store thread.
+            self._connection = sqlite3.connect(
+                ":memory:",
+                isolation_level=None,
+                cached_statements=STATEMENTS,
+                check_same_thread=False,
+            )
+            # Closes an abandoned connection with its last user; Python 3.13 and later would warn.
+            finalize(self, self._connection.close).atexit = False
+            migrations.migrate(self._connection, migrations.steps(), self.path, self._wall())
+
+    async def close(self) -> None:
+        """Discard everything; a second call does nothing."""
+        connection, self._connection = self._connection, None
+        self._hints.clear()
+        self._free.set()
+        if connection is not None:
+            connection.close()
+
+    async def write(self, op: Op[T]) -> T:
+        """Run `op` in a transaction; if it raises, its changes are rolled back."""
+        self._usable()
+        await self._wait()
+        connection = self._usable()
+        connection.execute("BEGIN")
+        try:
+            value = op(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            self._signals.clear()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        signals, self._signals = self._signals, {}
+        for topic in signals:
+            self.publish(topic)
+        return value
+
+    async def begin(self) -> sqlite3.Connection:
+        """Begin a user's transaction; pass the connection to `end` afterwards."""
+        self._usable()
+        await self._wait()
+        connection = self._usable()
+        self._free.clear()
+        self._before = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(self._before)
+        connection.execute("BEGIN")
+        return connection
+
+    def end(self, connection: sqlite3.Connection) -> None:
+        """End a user's transaction; uncommitted changes are rolled back."""
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        connection.set_progress_handler(None, 0)
+        if self._before is not None:
+            self._before.close()
+            self._before = None
+        self._free.set()
+
+    def read(self, op: Op[T]) -> T:
+        """Run `op`, which only reads, on what is committed."""
+        return op(self._before or self._usable())
+
+    def tick(self, connection: sqlite3.Connection) -> None:
+        """Do nothing: the clock lives as long as the tables do."""
+
+    async def shorten(self) -> None:
+        """Do nothing: there is no log."""
+
+    def signal(self, topic: str) -> None:
+        """Publish a topic after the commit of the calling op, unless the op is rolled back."""
+        self._signals[topic] = None
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]:
+        """Call `hint` for every topic."""
+        key = object()
+        self._hints[key] = hint
+
+        def end() -> None:
+            self._hints.pop(key, None)
+
+        return end
+
+    def publish(self, topic: str) -> None:
+        """Publish a topic to all subscribers, soon; never raise, never wait."""
+        if self._loop is not None and not self._loop.is_closed():
+            for key in self._hints:
+                self._loop.call_soon(self._tell, key, topic)
+
+    async def check(self) -> None:
+        self._usable()
+
+    def failure(self, error: BaseException) -> Exception:
+        """Return the error to raise to the caller."""
+        if isinstance(error, sqlite3.Error):
+            return faults.as_store_error(error, self.path) or error
+        assert isinstance(error, Exception)
+        return error
+
+    def expect_own(self) -> None:
+        """Do nothing: a fork has its own copy of the tables."""
+
+    def _tell(self, key: object, topic: str) -> None:
+        hint = self._hints.get(key)
+        if hint is not None:
+            hint(topic)
+
+    async def _wait(self) -> None:
+        while not self._free.is_set():
+            await self._free.wait()
+
+    def _usable(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise Unavailable("the memory store is not open; await open() first")
+        return self._connection
+
+
+def schema_of(path: str) -> tuple[int, int]:
+    """Return the schema number of a file, 0 if there is none, and the newest known here."""
+    taken = _look(path, migrations.applied) if os.path.exists(path) else {}
+    return max(taken, default=0), len(migrations.steps())
+
+
+def damage_of(path: str) -> list[str]:
+    """Read a whole file; return the problems of its pages."""
+    return _look(path, lambda connection: list(faults.problems(connection)))
+
+
+def _look(path: str, op: Callable[[sqlite3.Connection], T]) -> T:
+    faults.expect_file(path)
+    # A read-only connection makes no checkpoint, not even when it closes.
+    try:
+        with closing(sqlite3.connect(faults.uri(path, "ro"), uri=True)) as connection:
+            return op(connection)
+    except sqlite3.Error as error:
+        failure = faults.as_store_error(error, path, writing=False)
+        if failure is None:
+            raise
+        raise failure from error

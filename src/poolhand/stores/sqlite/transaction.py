@@ -15,8 +15,7 @@ from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.runtime import Runtime
 from poolhand.stores.sql.admission import StoredAdmission
 from poolhand.stores.sqlite import errors as faults
-from poolhand.stores.sqlite.database import Database
-from poolhand.stores.sqlite.steps import steps_on
+from poolhand.stores.sqlite.tables import Database, steps_on
 
 LONGEST = 5.0  # seconds; it blocks all writes, even renewing the leases of running jobs
 LOOK_EVERY = 10_000  # SQLite instructions between two checks of the clock
@@ -134,12 +133,12 @@ class SqliteTransaction:
     def _over(self) -> Unavailable:
         why = f"took longer than {LONGEST:g} s and was rolled back" if self._late else "is over"
         return Unavailable(
-            f"this transaction on {self._file.path} {why}; nobody else can write while one is"
-            " open, so prepare what it needs before"
+            f"this transaction on {self._file.path} {why}; no other process can write while one"
+            " is open, so prepare its data before"
         )
 
     def _own_fault(self, error: Exception) -> Exception:
-        return faults.at_the_wall(error, self._file.path)
+        return faults.translate(error, self._file.path)
 
     def _is_late(self) -> bool:
         return self._runtime.monotonic() >= self._deadline
@@ -173,6 +172,9 @@ def _authorize(action: int, name: str | None, *_: str | None) -> int:
 def _users_fault(error: Exception, sql: object) -> Exception:
     """Translate an error about a user's statement."""
     if faults.code_of(error) == sqlite3.SQLITE_AUTH:
-        return UsageError("leave the block to commit, or raise to roll back; not by statement")
+        return UsageError(
+            "this statement would end the transaction: leave the block to commit, or raise to roll"
+            " back"
+        )
     told = f"{error}: {sql}".encode(errors="backslashreplace").decode()
     return (Conflict if isinstance(error, sqlite3.IntegrityError) else UsageError)(told)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 
 from poolhand.contract import Hint
-from poolhand.stores.sqlite.rights import Rights, is_socket
+from poolhand.stores.sqlite.place import Rights, is_socket
 
 LONGEST = 100  # bytes in the path of a socket; the kernel allows 104 to 108
 NAME = 12  # characters of a socket's own name

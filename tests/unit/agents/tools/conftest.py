@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.durable.conftest import shared, shared_url
+from tests.unit.durable.conftest import MEMORY, shared, shared_url
 
 __all__ = ["shared_url", "url"]
 
-STORES = ["memory", "sqlite", "postgres", "sqlite-used", "postgres-used"]
+# Receipts are documents: their versions depend on what was in a store before.
+USED_SERVER = pytest.param("postgres-used", marks=pytest.mark.full)
+STORES = [MEMORY, "sqlite", "postgres", "sqlite-used", USED_SERVER]
 
 
 @pytest.fixture(params=STORES)

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from poolhand import KeyRing, Retry, Session, Snooze, Task, Ticket, step, tool, wait
+from poolhand import Retry, Session, Snooze, Task, Ticket, step, tool, wait
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.connection.connection import store_proxy
+from poolhand.settings import KeyRing, Wire
 from tests.contract.support import over
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
@@ -87,7 +88,7 @@ async def test_a_call_is_known_after_the_way_of_writing_has_changed(
         return "noted"
 
     def made(**how: Any) -> tuple[App, Task[..., Any, Any]]:
-        app = App(shared_url, **how)
+        app = App(shared_url, wire=Wire(**how))
 
         @app.task(name="agent", retry=None)
         async def agent(order: str) -> str:
@@ -127,14 +128,14 @@ async def keep_former(app: App, key: str, job: str, call: bytes, stage: str, **m
     """Write a receipt as it was written formerly."""
     receipt = {"tool": TOOL, "stage": stage, "call": call, "job": job, "token": 0, **more}
     body = msgspec.msgpack.encode(receipt)
-    assert await StoreProxy(app).put([Put(f"receipt/{key}", body, 0)]) is not None
+    assert await store_proxy(app.core).put([Put(f"receipt/{key}", body, 0)]) is not None
 
 
 class Former:
     """A job that an earlier version has begun: it waits, and has a receipt of one call."""
 
     def __init__(self, url: str, ring: KeyRing | None = None, **options: Any) -> None:
-        self.app = App(url, ring=ROTATED if ring is not None else None)
+        self.app = App(url, wire=Wire(ring=ROTATED if ring is not None else None))
         self.ring = ring
         self.paid: list[Any] = []
 
@@ -258,7 +259,7 @@ async def test_a_step_that_an_earlier_version_has_done_is_not_done_again(url: st
 async def append(app: App, stream: str, record: dict[str, Any]) -> None:
     from poolhand.contract import LogLine
 
-    await StoreProxy(app).append([LogLine(stream, "record", msgspec.msgpack.encode(record))])
+    await store_proxy(app.core).append([LogLine(stream, "record", msgspec.msgpack.encode(record))])
 
 
 # For whom a call is made once, and for how long
@@ -310,7 +311,7 @@ async def test_a_call_that_is_settled_stays_so_for_its_run_whatever_its_scope(ur
         assert key.startswith("tenant/acme/")
         await app.settle_tool(f"receipt/{key}", happened=True, result="paid")
         # As if it had expired for all others.
-        assert await StoreProxy(app).delete(f"receipt/{key}")
+        assert await store_proxy(app.core).delete(f"receipt/{key}")
         assert await result(await again(app, job.id)) == "paid"
     assert paid == ["o-1"]
 
@@ -352,7 +353,7 @@ async def test_names_with_slashes_are_not_mixed_up(url: str) -> None:
         for number, (tenant, name) in enumerate([("a", "b/c"), ("a/b", "c")]):
             door = agent.session(name, tenant=tenant)
             assert await result(await door.submit(str(number))) == str(number)
-        keys = await StoreProxy(app).scan("receipt/session/")
+        keys = await store_proxy(app.core).scan("receipt/session/")
     assert paid == ["0", "1"]
     assert [key.rpartition("/")[0] for key in keys] == [
         "receipt/session/a%2Fb/c",
@@ -376,13 +377,13 @@ async def test_receipts_go_with_the_last_job_of_their_run(url: str) -> None:
 
     async with app, app.worker():
         job = await wait(await agent.submit("o-1"), LIMIT)
-        store, station = StoreProxy(app), await app.station()
+        store, connection = store_proxy(app.core), await app.core.connection()
         assert len(await store.scan(f"receipt/run/{job.id}/")) == 1
         ticket = await again(app, job.id)
         await result(ticket)
         assert await store.erase([job.id], (), "anna") == [job.id]
         # The one that went on for it is still kept.
         assert len(await store.scan(f"receipt/run/{job.id}/")) == 1
-        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
+        await connection.thread.ask(lambda: connection.store.prune(over(0.0)))
         assert await app.get(ticket.id) is None
         assert await store.scan("receipt/") == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from poolhand.agents.tools.journal import Journal, JournalBranch, JournalStep, Path, write
+from poolhand.agents.tools.keys import Path
+from poolhand.agents.tools.step import Journal, JournalBranch, JournalStep, write
 
 
 def steps(*paths: Path) -> list[bytes]:

@@ -9,16 +9,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    JobFailed,
-    Pool,
-    Retry,
-    Snooze,
-    TooLarge,
-    UsageError,
-    step,
-)
+from poolhand import Pool, Retry, Snooze, UsageError, step
 from poolhand.app import App
+from poolhand.errors import JobFailed, TooLarge
 from poolhand.pool.ticket import Ticket
 
 AGAIN = Retry(attempts=5, first=0.0, jitter=0.0)

@@ -8,27 +8,14 @@ from typing import Any
 
 import pytest
 
-from poolhand import (
-    Conflict,
-    GiveUp,
-    IdempotencyConflict,
-    JobFailed,
-    Retry,
-    ToolBusy,
-    ToolContext,
-    ToolError,
-    ToolOutcomeUnknown,
-    UsageError,
-    step,
-    tool,
-    tool_context,
-    wait,
-)
+from poolhand import GiveUp, Retry, ToolError, UsageError, step, tool, tool_context, wait
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.connection.connection import store_proxy
+from poolhand.errors import Conflict, IdempotencyConflict, JobFailed, ToolBusy, ToolOutcomeUnknown
 from poolhand.observe.events import Events, JobMarked
 from poolhand.pool.ticket import Ticket
+from poolhand.views import ToolContext
 
 AGAIN = Retry(attempts=6, first=0.0, jitter=0.0)
 LIMIT = 30
@@ -98,7 +85,7 @@ async def test_a_tool_works_on_a_store_from_which_documents_were_deleted(
         return paid
 
     async with app:
-        store = StoreProxy(app)
+        store = store_proxy(app.core)
         for number in range(3):
             await store.put([Put("gone", b"%d" % number)])
         await store.delete("gone")
@@ -278,7 +265,7 @@ async def test_outside_of_a_stored_job_a_tool_is_a_function() -> None:
         ({"scope": "global", "key_fields": [1]}, r"key_fields=\[1\] is not allowed"),
         ({"scope": "global", "key_fields": {"order"}}, "is not allowed; give a list"),
         ({"scope": "global", "key_fields": []}, "key_fields is empty: every call would have"),
-        ({"verify": 5}, "verify=5 is not allowed; give a function"),
+        ({"verify": 5}, "verify=5 is not allowed; it must be a function"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -409,8 +396,8 @@ async def test_a_call_that_another_job_is_making_is_waited_for_and_then_refused(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"efect": "read"}, "tool: 'efect' is no option; did you mean 'effect'?"),
-        ({"call_id": "x"}, "tool: 'call_id' is no option"),
+        ({"efect": "read"}, "tool: 'efect' is not an option; did you mean 'effect'?"),
+        ({"call_id": "x"}, "tool: 'call_id' is not an option"),
         ({"version": "1"}, "version='1' is not allowed; it must be an int"),
         ({"version": 0}, "version=0 is not allowed"),
         ({"name": ""}, "tool name='' is not allowed"),
