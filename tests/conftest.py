@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -87,3 +88,18 @@ def _no_subscribers_left() -> Iterator[None]:
     EVENTS._subscribers, EVENTS.reported = before
     EVENTS._look()
     assert after == before, "end what listens to EVENTS: later tests would hear it"
+
+
+@pytest.fixture(autouse=True)
+def _no_store_threads_left() -> Iterator[None]:
+    """See that a test closes its stores: one left open would write into the store of a later test."""
+    before = _store_threads()
+    yield
+    left = _store_threads() - before
+    for thread in left:
+        thread.join(5)
+    assert not {thread for thread in left if thread.is_alive()}, "a store was not closed"
+
+
+def _store_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "poolhand-store"}

@@ -114,6 +114,7 @@ async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_hol
     heard = Heard()
     app = App(shared_url, events=heard.events)
     async with (
+        app,
         app.worker(slots=5),
         Pool(
             "kept", scope="pipeline", scope_id="night", store=shared_url, max_concurrent=2

@@ -71,6 +71,7 @@ def test_jobs_run_until_a_signal_comes(url: str, capsys: pytest.CaptureFixture[s
     ticket = stop.submit_sync()
     assert stopped(app).completed == 1
     assert ticket.result() == 7
+    asyncio.run(app.close())
     assert "stopping: " in capsys.readouterr().err
 
 
