@@ -92,7 +92,7 @@ def _no_subscribers_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_store_threads_left() -> Iterator[None]:
-    """See that a test closes its stores: one left open would write into the store of a later test."""
+    """See that a test closes its stores: an open one may write into the store of a later test."""
     before = _store_threads()
     yield
     left = _store_threads() - before

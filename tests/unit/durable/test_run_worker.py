@@ -142,6 +142,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert ticket.result() is True
+    asyncio.run(app.close())
 
 
 def test_a_worker_that_cannot_start_leaves_the_handlers_as_they_were(tmp_path: Path) -> None:
