@@ -1,7 +1,7 @@
-"""The app of the farms that tests start; what its jobs do is told in a file, line by line.
+"""The app of the farms in tests; its jobs report to a file, line by line.
 
-`FARM_STORE` says where its jobs are kept, `FARM_STORY` which file that is, `FARM_WARM_UP` which
-hook a worker has to go through, `FARM_GATE` a file that has to be there for it.
+`FARM_STORE` is the URL of the store, `FARM_STORY` that file, `FARM_WARM_UP` the warm-up of a
+worker, and `FARM_GATE` a file that the warm-up waits for.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from poolhand import App, Retry, current_job
 
-LATER = 0.02  # seconds between two looks at a file
+LATER = 0.02  # seconds between two checks for a file
 HELD: list[bytearray] = []
 
 
 def tell(what: str, *more: object) -> None:
-    """Add a line to the story; lines of many processes do not mix."""
+    """Append a line to the file; lines of many processes do not mix."""
     line = " ".join(map(str, (what, os.getpid(), *more)))
     story = os.open(os.environ["FARM_STORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(story, f"{line}\n".encode())
@@ -50,7 +50,7 @@ async def pause(seconds: float) -> None:
             await asyncio.Event().wait()
 
 
-# What jobs do
+# The jobs
 
 
 async def note(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Tasks that other processes find by their names."""
+"""Tasks that other processes find by name."""
 
 from __future__ import annotations
 
