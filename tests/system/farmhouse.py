@@ -193,7 +193,7 @@ class Yard:
     # Reports of jobs
 
     def told(self, *words: str) -> list[list[str]]:
-        """Return the lines with this first word; with a second word, the third must begin with it."""
+        """Return the lines with this first word; a second word is a prefix of their third."""
         lines = [line.split() for line in self.story.read_text().splitlines()]
         what, name = words[0], words[1] if len(words) > 1 else ""
         return [one for one in lines if one[0] == what and (not name or one[2].startswith(name))]

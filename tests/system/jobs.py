@@ -232,7 +232,7 @@ class Sealed(Exception):
 
 
 class Odd(Exception):
-    """An error whose methods raise."""
+    """An error whose `with_traceback` raises."""
 
     def with_traceback(self, trace: object) -> Exception:  # type: ignore[override]
         raise RuntimeError("not with me")
