@@ -1,7 +1,7 @@
 """The app of the row of tools: its jobs call tools whose effects are lines in a file outside.
 
-Which key signs and which codec writes differs from process to process, and so does the order of a
-set of texts.
+The signing key and the codec differ from process to process, and so does the order of a set of
+texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.faults import bodies, outside
 KEYS = {"a": b"a" * 32, "b": b"b" * 32}
 RING = KeyRing(KEYS, current=os.environ.get("FAULTS_RING", "a"))
 CODEC = os.environ.get("FAULTS_CODEC", "json")
-SOON = 0.02  # seconds for which others may use a result
+SOON = 0.02  # seconds for which other runs may use a result
 STEP = 0.03  # seconds that a part of a call takes
 SNOOZE = 0.1
 EXPIRES_IN = 3  # one job in so many sleeps until its receipts have expired
@@ -27,7 +27,7 @@ app = App(os.environ["FAULTS_URL"], wire=Wire(ring=RING, codec=CODEC))
 
 
 def note(what: str, number: int, name: str = "", **more: Any) -> None:
-    """Write down, outside, how far a job is."""
+    """Record, outside, the progress of a job."""
     job = current_job()
     assert job is not None
     about = {"number": number, "tool": name, "job": job.id, "run": job.run, "pid": os.getpid()}
