@@ -214,7 +214,7 @@ class Crew:
         return False
 
     def _fall(self, process: Process) -> Fall:
-        """Return the record of a killed process, whoever killed it."""
+        """Return the record of a killed process, also one that the demo did not kill."""
         if not self.falls or self.falls[-1].pid != process.pid:
             self.falls.append(Fall(process.pid, self._newsroom.elapsed))
             process.fate = Fate.KILLED

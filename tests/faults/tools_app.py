@@ -57,13 +57,13 @@ def happened(number: int, name: str) -> str | None:
 
 @tool(name="pay")
 async def pay(number: int, items: set[str]) -> str:
-    """Must happen once, and nobody can tell whether it has."""
+    """A `once` tool without `verify`: after a kill its outcome is unknown."""
     return await act(number, "pay")
 
 
 @tool(name="book", verify=lambda number, items: happened(number, "book"))
 async def book(number: int, items: set[str]) -> str:
-    """Must happen once, and it can be looked up."""
+    """A `once` tool with `verify`."""
     return await act(number, "book")
 
 
@@ -94,6 +94,6 @@ async def agent(number: int) -> list[str]:
 
 
 def slept(number: int) -> bool:
-    """Tell whether this job has slept before, in whatever process."""
+    """Return whether this job has slept before, in any process."""
     lines = outside.read(bodies.FOLDER / outside.EFFECTS)
     return any(one["what"] == "slept" and one["number"] == number for one in lines)

@@ -154,14 +154,14 @@ def snooze_once(path: str) -> int:
 
 
 def report(wire: str, *pids: int) -> int:
-    """Tell the test the pid of this process, and others."""
+    """Report the pid of this process, and others, to the test."""
     with Path(wire, "news").open("w") as news:
         news.write(" ".join(map(str, (os.getpid(), *pids))) + "\n")
     return os.getpid()
 
 
 def hold(wire: str) -> int:
-    """Work until the test lets go."""
+    """Work until the test releases it."""
     report(wire)
     with Path(wire, "leave").open("rb", buffering=0) as leave:
         leave.read(1)
@@ -185,13 +185,13 @@ def be_stubborn(wire: str) -> None:
 
 
 def hold_interpreter(wire: str) -> None:
-    """Never stop, nor let another thread of this process run."""
+    """Never stop, and let no other thread of this process run."""
     report(wire)
     re.match(r"(a+)+$", "a" * 200 + "b")
 
 
 def be_stubborn_with_company(wire: str) -> None:
-    """Never stop, and have started a program that does not stop either."""
+    """Never stop, after starting a program that does not stop either."""
     company = subprocess.Popen(["sleep", "1000"])
     report(wire, company.pid)
     signal.pause()
@@ -207,7 +207,7 @@ def leave_fork_behind(wire: str) -> None:
 
 
 def fork_and_return(text: str) -> str:
-    """Fork, and return in both: the fork has no right to answer."""
+    """Fork, and return in both: the fork must not answer."""
     if os.fork() == 0:
         return "the fork"
     return text
