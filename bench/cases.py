@@ -1,4 +1,4 @@
-"""What is measured: the list of cases of one run."""
+"""The cases of one run: what is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMPORTS = ("python -c pass", "poolhand")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One figure to take: `size` jobs, `rounds` times over in one process."""
+    """One measurement: `size` jobs, repeated `rounds` times in one process."""
 
     measure: str
     contestant: str
@@ -28,7 +28,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure taken: µs of CPU and wall per job, bytes per job, or ms per import."""
+    """One result: µs of CPU and wall time per job, bytes per job, or ms per import."""
 
     value: float = 0.0
     wall: float | None = None
@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work one run is."""
+    """The amount of work of one run."""
 
     jobs: int = 100_000
     pending: int = 50_000
@@ -79,5 +79,5 @@ def drain_cases(scale: Scale) -> list[Case]:
 
 
 def import_cases() -> list[Case]:
-    """The interpreter alone, and with us."""
+    """The interpreter alone, and with poolhand."""
     return [Case(IMPORT, name) for name in IMPORTS]

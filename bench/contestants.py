@@ -1,6 +1,6 @@
 """Ways to run many small async jobs, at most LIMIT at a time; each returns when all are done.
 
-A contestant imports its library when it runs, so that one missing library costs only its own row.
+A contestant imports its library when it runs, so that a missing library costs only its own row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def no_op() -> None:
 
 
 async def one_suspension() -> None:
-    """Gives the event loop one turn."""
+    """Yields to the event loop once."""
     await asyncio.sleep(0)
 
 
@@ -30,7 +30,7 @@ JOBS: dict[str, Job] = {"no-op": no_op, "one suspension": one_suspension}
 
 
 async def floor(count: int, job: Job) -> None:
-    """The least that still bounds and answers: a queue, LIMIT workers, a future per job."""
+    """The minimum with a limit and results: a queue, LIMIT workers, a future per job."""
     queue: asyncio.Queue[tuple[Job, asyncio.Future[object]]] = asyncio.Queue()
 
     async def work() -> None:
@@ -51,7 +51,7 @@ async def floor(count: int, job: Job) -> None:
 
 
 class TaskPerJob:
-    """At most LIMIT tasks at a time: the done-callback of one starts the job that `take` gives."""
+    """At most LIMIT tasks at a time: the done-callback of each starts the next job of `take`."""
 
     def __init__(self, take: Callable[[], Job | None]) -> None:
         self._take = take
@@ -65,7 +65,7 @@ class TaskPerJob:
             self.start(job)
 
     def start(self, job: Job) -> None:
-        """Runs one job in a task of its own, whatever is running."""
+        """Runs one job in a task of its own, without checking the limit."""
         task = self._loop.create_task(job())
         self._running.add(task)
         task.add_done_callback(self._finish)
@@ -89,7 +89,7 @@ async def task_per_job(count: int, job: Job) -> None:
 
 
 async def semaphore_gather(count: int, job: Job) -> None:
-    """What most people write."""
+    """Semaphore and gather, the usual first version."""
     semaphore = asyncio.Semaphore(LIMIT)
 
     async def bounded() -> object:
@@ -100,7 +100,7 @@ async def semaphore_gather(count: int, job: Job) -> None:
 
 
 async def semaphore_task_group(count: int, job: Job) -> None:
-    """What most people write since Python 3.11."""
+    """Semaphore and TaskGroup, the usual version since Python 3.11."""
     semaphore = asyncio.Semaphore(LIMIT)
 
     async def bounded() -> object:
@@ -145,7 +145,7 @@ async def aiojobs_scheduler(count: int, job: Job) -> None:
 
 
 async def ours(count: int, job: Job) -> None:
-    """submit_nowait, then await each ticket; a deadline is armed for each job."""
+    """submit_nowait, then await each ticket; every job has a deadline."""
     from poolhand import Pool
 
     async with Pool("bench", max_concurrent=LIMIT, timeout=TIMEOUT) as pool:
@@ -155,7 +155,7 @@ async def ours(count: int, job: Job) -> None:
 
 
 async def ours_run(count: int, job: Job) -> None:
-    """pool.run under gather: a task of the caller beside each job."""
+    """pool.run under gather: one task of the caller beside each job."""
     from poolhand import Pool
 
     async with Pool("bench", max_concurrent=LIMIT, timeout=TIMEOUT) as pool:
@@ -166,7 +166,7 @@ FLOOR = "floor: asyncio.Queue + future"
 SEMAPHORE = "Semaphore + gather"
 OURS = "poolhand"
 
-# Ours runs right after what it is compared with, so that a noisy moment hits both.
+# poolhand runs right after the contestant it is compared with, so that noise affects both.
 CONTESTANTS: dict[str, Contestant] = {
     FLOOR: floor,
     SEMAPHORE: semaphore_gather,

@@ -1,4 +1,4 @@
-"""CPU time to drain a queue that was filled first: every strategy of ours beside a bare heapq."""
+"""CPU time to drain a full queue: every strategy of poolhand, and a bare heapq."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Round = Callable[[int], Awaitable[Timing]]
 
 
 class Countdown:
-    """Jobs that time their own drain, from the first one's start to the last one's end."""
+    """Jobs that time their own drain, from the first start to the last end."""
 
     def __init__(self, count: int) -> None:
         self._count = self._left = count
@@ -39,7 +39,7 @@ class Countdown:
         self.done = asyncio.Event()
 
     async def job(self) -> None:
-        """One unit of work: counts itself."""
+        """One job: counts itself."""
         if self._left == self._count:
             self._started = Timing(time.process_time(), time.perf_counter())
         self._left -= 1
@@ -50,7 +50,7 @@ class Countdown:
 
 
 class Gate:
-    """LIMIT jobs that hold every slot until the queue behind them is filled."""
+    """LIMIT jobs that hold every slot until the queue behind them is full."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -65,7 +65,7 @@ class Gate:
         await self._opened.wait()
 
     def open(self) -> None:
-        """Lets the drain begin."""
+        """Starts the drain."""
         self._opened.set()
 
 
@@ -78,7 +78,7 @@ async def drain_heapq(size: int) -> Timing:
         slots.start(gate.hold)
     await gate.full.wait()
     for sequence in range(size):
-        # A bound method made here is an object of its own, as a record would be.
+        # A bound method made here is a separate object, as a record would be.
         heapq.heappush(heap, (-(sequence % LEVELS), sequence, countdown.job))
     gate.open()
     await countdown.done.wait()
@@ -87,7 +87,7 @@ async def drain_heapq(size: int) -> Timing:
 
 
 class Strategy(NamedTuple):
-    """A queue strategy of ours by its public name, and how its jobs differ from each other."""
+    """A queue strategy by its public name, and how its jobs differ from each other."""
 
     factory: str
     aging: float | None = None
@@ -102,7 +102,7 @@ class Strategy(NamedTuple):
         return factory() if self.aging is None else factory(aging=self.aging)
 
     def submitters(self, pool: Pool) -> list[Callable[[Job], object]]:
-        """One verb per key or per priority level; the jobs take turns with them."""
+        """One submit method per key or priority level; jobs alternate between them."""
         if self.keys:
             views = [pool.with_options(key=f"key-{number}") for number in range(self.keys)]
         else:
@@ -124,7 +124,7 @@ STRATEGIES = {
 async def drain_ours(
     pool: Pool, submitters: Sequence[Callable[[Job], object]], size: int
 ) -> Timing:
-    """Fills the pool's queue behind a gate, then drains it; the tickets are held all the time."""
+    """Fills the pool's queue behind a gate, then drains it; all tickets are held."""
     gate, countdown = Gate(), Countdown(size)
     held = [pool.submit_nowait(gate.hold) for _ in range(LIMIT)]
     await gate.full.wait()
@@ -138,7 +138,7 @@ async def drain_ours(
 
 
 async def drain(name: str, size: int, rounds: int) -> Timing:
-    """Seconds per job over all rounds, after one round that warms up and fills the history."""
+    """Seconds per job over all rounds, after one warm-up round that fills the history."""
     total = Timing(0.0, 0.0)
     async with AsyncExitStack() as stack:
         one_round: Round = drain_heapq

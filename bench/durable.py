@@ -1,4 +1,4 @@
-"""Benchmark of stored jobs: what one costs, what grows, how soon it starts. See README.md here."""
+"""Benchmark of stored jobs: cost, growth and time to start. See README.md here."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", action="append", choices=SECTIONS, help="stores to measure")
     parser.add_argument("--quick", action="store_true", help="little work, once: a smoke test")
-    parser.add_argument("--repeats", type=int, help="samples per figure (3 unless told)")
+    parser.add_argument("--repeats", type=int, help="samples per figure (default: 3)")
     parser.add_argument("--only", action="append", choices=NAMES, help="sections to measure")
     parser.add_argument("--no-peers", action="store_true", help="leave out other libraries")
-    parser.add_argument("--folder", help="where the files are kept meanwhile: a real disk")
+    parser.add_argument("--folder", help="the folder for its files: on a real disk")
     parser.add_argument("--output", type=Path, help="file for the tables")
-    parser.add_argument("--profile", action="store_true", help="profile our jobs instead")
+    parser.add_argument("--profile", action="store_true", help="profile poolhand jobs instead")
     parser.add_argument("--probe", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.repeats = given.repeats or (1 if given.quick else 3)
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Run:
-    """Takes samples, each in a fresh process with a place of its own."""
+    """Takes samples, each in a fresh process with its own folder or database."""
 
     def __init__(self, store: str, ground: Ground, repeats: int, quick: bool) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Run:
         self._quick = quick
 
     def collect(self, section: Section, cases: list[Case]) -> Figures:
-        """One sample of each case per repeat; what is missing or broken is not tried again."""
+        """One sample of each case per repeat; a missing or broken case is not repeated."""
         figures: Figures = {case: [] for case in cases}
         if section.at_once:
             return {case: self._at_once(case) for case in cases}
@@ -92,7 +92,7 @@ class Run:
 
 
 def probe(store: str, case: Case, where: str) -> Sample:
-    """The sample, or the name of what is missing; anything else ends the process with a trace."""
+    """The sample, or the name of a missing library; any other error ends the process."""
     try:
         return Sample(SECTIONS[store][case.section].take(case, where))
     except ModuleNotFoundError as error:
@@ -100,7 +100,7 @@ def probe(store: str, case: Case, where: str) -> Sample:
 
 
 def summary(lines: list[tuple[str, str, str]]) -> str:
-    """How many goals were met, and each one that was not."""
+    """The number of goals met, and each goal that was missed."""
     verdicts = [(where, one) for *where, goals in lines if goals for one in goals.split("; ")]
     missed = [(where, one) for where, one in verdicts if one.startswith(MISSED)]
     text = [f"Goals met: {len(verdicts) - len(missed)} of {len(verdicts)}."]
@@ -132,21 +132,21 @@ def measured(given: argparse.Namespace, store: str, ground: Ground) -> tuple[str
 
 
 def run_store(given: argparse.Namespace, store: str, root: str) -> tuple[str, bool]:
-    """What there is to tell of one store, and whether something crashed."""
+    """Print and store the tables of one store; return whether something crashed."""
     with GROUNDS[store](root) as ground:
         if given.profile:
             profile(ground)
             return "", False
         text, crashed = measured(given, store, ground)
     print(text, end="", flush=True)
-    # Only a whole run replaces the stored results.
+    # Only a complete run replaces the stored results.
     if not (given.output or given.quick or given.only or given.no_peers):
         FILES[store].write_text(text, encoding="utf-8")
     return text, crashed
 
 
 def run_stores(given: argparse.Namespace) -> bool:
-    """One store after the other; whether all went well. A server that is missing is named."""
+    """Measure one store after the other; return whether all went well. Reports a missing server."""
     texts, well = [], True
     with tempfile.TemporaryDirectory(prefix="poolhand-bench-", dir=given.folder) as root:
         for store in given.stores:
@@ -165,15 +165,15 @@ def run_stores(given: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Runs, prints, writes. A missed goal is told, not punished; a contestant that crashes is."""
+    """Run, print, write. A missed goal is reported, with exit code 0; a crash has exit code 1."""
     given = arguments()
     if given.probe:
         store, case, where = given.probe
-        # What hangs says where.
+        # A case that hangs prints its stack.
         faulthandler.dump_traceback_later(LONGEST, exit=True)
         print(json.dumps(asdict(probe(store, Case(**json.loads(case)), where))))
         return 0
-    # A server of its own lives where temporary files go.
+    # The private server is in the folder of temporary files.
     tempfile.tempdir = given.folder or tempfile.tempdir
     return int(not run_stores(given))
 

@@ -1,4 +1,4 @@
-"""What the sections of the durable benchmark share: cases, samples, scales, clocks, medians."""
+"""Shared by the sections of the durable benchmark: cases, samples, scales, clocks, medians."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MICRO, MILLI = 1e6, 1e3
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One sample to take: `jobs` of them, by one contestant of a section.
+    """One sample: `jobs` of them, by one contestant of a section.
 
-    `amount` is what a section varies: how many jobs are queued or over, how many workers there are.
+    `amount` is what a section varies: the number of queued or finished jobs, or of workers.
     """
 
     section: str
@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Figures by their names; a contestant that is missing or broken has a problem instead."""
+    """Figures by name; a missing or broken contestant has a problem instead."""
 
     figures: dict[str, float] = field(default_factory=dict)
     problem: str = ""
@@ -41,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work one run is."""
+    """The amount of work of one run."""
 
     jobs: int = 10_000
     steps: int = 500
@@ -75,7 +75,7 @@ Take = Callable[[Case, str], dict[str, float]]
 
 
 class Span:
-    """Seconds of CPU, of all threads, and of wall time; stretches add up."""
+    """Seconds of CPU of all threads, and of wall time; several stretches add up."""
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
@@ -95,7 +95,7 @@ class Span:
         self.stop()
 
     def per(self, count: int, name: str) -> dict[str, float]:
-        """Return both in µs for one of so many."""
+        """Return both in µs per job, for that many jobs."""
         return {
             f"{name}_wall": self.wall * MICRO / count,
             f"{name}_cpu": self.cpu * MICRO / count,
@@ -103,7 +103,7 @@ class Span:
 
 
 class Countdown:
-    """Tells when so many jobs have run; its clock runs from the first one on."""
+    """Signals when so many jobs have run; its clock starts with the first one."""
 
     def __init__(self, count: int, over: asyncio.Event | None = None) -> None:
         self.over = over or asyncio.Event()
@@ -131,7 +131,7 @@ class AtLeast:
 
 
 def problem(samples: Sequence[Sample]) -> str:
-    """Why there is no figure, if there is none."""
+    """The reason why there is no figure, or None."""
     return next((sample.problem for sample in samples if sample.problem), "")
 
 
@@ -141,9 +141,9 @@ def middle(samples: Sequence[Sample], *names: str) -> float:
 
 
 def ratio(above: Sequence[Sample], below: Sequence[Sample], *names: str) -> float | None:
-    """The median of the ratios within each repeat, None where a side has no figure.
+    """The median of the ratios within each repeat, None if a side has no figure.
 
-    Both samples of a ratio are taken within seconds, so that a slow minute of the machine cancels.
+    Both samples of a ratio are taken within seconds: a slow minute of the machine cancels out.
     """
     if not above or not below or problem(above) or problem(below):
         return None
@@ -156,7 +156,7 @@ def added(sample: Sample, names: Sequence[str]) -> float:
 
 
 def shown(value: float | None, unit: str = "") -> str:
-    """A figure as text, or nothing."""
+    """A figure as text, or an empty text."""
     return "" if value is None else f"{figure(value)} {unit}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""What one stored job costs: put, taken, done."""
+"""The cost of one stored job: put, taken, done."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Contestant = Callable[[int, str], dict[str, float]]
 
 
 def ours(way: str, at: str = "", **options: object) -> Contestant:
-    """One of our contestants, imported when it runs: a broken one costs only its own row."""
+    """A contestant of poolhand, imported when it runs: a broken one costs only its own row."""
 
     def run(jobs: int, folder: str) -> dict[str, float]:
         import durable_ours
@@ -58,8 +58,8 @@ def ours(way: str, at: str = "", **options: object) -> Contestant:
 
 app, store = partial(ours, "through_app"), partial(ours, "by_verbs")
 
-# Ours runs right after what it is compared with, so that a noisy moment hits both. The second
-# column says what a job that was taken is worth when its process dies before it is done.
+# poolhand runs right after the contestant it is compared with, so that noise affects both. The
+# second column says what happens to a taken job whose process dies before it is done.
 CONTESTANTS: dict[str, tuple[Contestant, str]] = {
     FLOOR: (batched, "stays taken"),
     OURS: (app(), "runs again"),
@@ -101,7 +101,7 @@ def take(case: Case, folder: str) -> dict[str, float]:
 
 
 def rows(figures: Figures) -> list[list[str]]:
-    """One line to a contestant: µs per job."""
+    """One line per contestant: µs per job."""
     by_name = {case.contestant: samples for case, samples in figures.items()}
     return [_row(name, by_name) for name in by_name]
 

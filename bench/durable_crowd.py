@@ -26,7 +26,7 @@ def take(case: Case, where: str) -> dict[str, float]:
 
 
 async def _take(case: Case, where: str) -> dict[str, float]:
-    """Fill a paused pool, have the workers ready, let go; until the last job ran."""
+    """Fill a paused pool, start the workers, resume it; time it until the last job ran."""
     from durable_ours import url_of
     from durable_worker import make, workers
 
@@ -59,7 +59,7 @@ async def _all_over(operator: Operator) -> None:
 
 
 def rows(figures: Figures) -> list[list[str]]:
-    """Jobs a second of all together."""
+    """Jobs a second of all workers together."""
     one = next((samples for case, samples in figures.items() if case.amount == 1), [])
     return [
         [str(case.amount), found, "", ""]

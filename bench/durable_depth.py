@@ -1,6 +1,6 @@
-"""Whether what a store holds makes it slower: finished jobs, and queued ones.
+"""Whether the content of a store makes it slower: finished jobs, and queued ones.
 
-The bare verbs are measured, so that nothing else hides what grows.
+The bare verbs are measured, so that nothing else hides the growth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN = "fifo"
 
 
 def full_cases(scale: Scale) -> list[Case]:
-    """A store that is nearly empty, and one full of finished jobs."""
+    """A nearly empty store, and one full of finished jobs."""
     return [
         Case(FULL_SECTION, POOL, scale.claimed, amount=amount) for amount in (0, scale.finished)
     ]
@@ -45,7 +45,7 @@ def take_full(case: Case, where: str) -> dict[str, float]:
 
 
 def _full_store(case: Case, where: str) -> str:
-    """The URL of the full store beside that of the sample: it is made once for all repeats."""
+    """The URL of the full store beside that of the sample; it is made once for all repeats."""
     if "://" in where:
         import postgres_full
 
@@ -109,7 +109,7 @@ async def _depth(case: Case, where: str) -> dict[str, float]:
     async with verbs(url_of(where), spec) as ours:
         await ours.fill(case.amount - at_once, case.keys)
         for _ in range(case.jobs // at_once):
-            # Topped up each time: the queue is as long as it is said to be.
+            # Refilled each time, so that the queue keeps its length.
             await ours.fill(at_once, case.keys)
             await ours.drain(at_once)
     span = ours.replacing
@@ -119,7 +119,7 @@ async def _depth(case: Case, where: str) -> dict[str, float]:
 
 
 def depth_rows(figures: Figures) -> list[list[str]]:
-    """µs per job that is claimed and completed; growth is long against short."""
+    """µs per job that is claimed and completed; growth compares long with short queues."""
     return [_depth_row(case, figures) for case in figures]
 
 

@@ -1,7 +1,7 @@
-"""The floor: what the standard library's sqlite3 does with one table and nothing around it.
+"""The floor: sqlite3 of the standard library with one table.
 
-WAL and `synchronous=FULL`, as ours: a commit that returned is on the disk. There is no record of
-who holds what, no order but that of arrival, no log.
+WAL and `synchronous=FULL`, as in poolhand: a commit that returned is on the disk. There is no
+record of the owner, no order but that of arrival, no log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def finish(connection: sqlite3.Connection, taken: list[tuple[int]]) -> None:
 
 
 def batched(jobs: int, folder: str) -> dict[str, float]:
-    """A hundred jobs to a commit: put, then claim, then complete."""
+    """A hundred jobs per commit: put, then claim, then complete."""
     connection = opened(folder)
     return _run(connection, [len(batch) for batch in batches(jobs)])
 
@@ -79,7 +79,7 @@ def _run(connection: sqlite3.Connection, sizes: list[int]) -> dict[str, float]:
 
 
 def starts(count: int, folder: str) -> list[float]:
-    """Milliseconds of a put and a claim, a commit each: what a start takes at least."""
+    """Milliseconds of a put and a claim, a commit each: the minimum of a start."""
     connection = opened(folder)
     took = []
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""A SQLite store that remembers a million finished jobs, made in seconds.
+"""A SQLite store with a million finished jobs, made in seconds.
 
-A thousand jobs are really run; then their rows are copied, with numbers and ids moved on. What the
-store says of itself afterwards is checked against the tables.
+A thousand jobs are really run; then their rows are copied with other numbers and ids. The counts of
+the store are checked against the tables afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from poolhand.rules.job import Status
 
 REAL = 1_000
 JOBS, ENDS, LOG = "poolhand_jobs", "poolhand_ends", "poolhand_log"
-# Columns that have to differ in a copy: numbers go on, ids another beginning.
+# Columns that must differ in a copy: numbers are increased, ids get another prefix.
 NUMBERS = {
     JOBS: ("seq",),
     ENDS: ("no", "seq"),
@@ -31,7 +31,7 @@ TALLY = f"UPDATE poolhand_pools SET completed = (SELECT count(*) FROM {ENDS})"  
 
 
 def full_store(path: str, finished: int) -> str:
-    """The URL of a file with so many finished jobs, made where it is missing."""
+    """The URL of a file with so many finished jobs, made if it is missing."""
     url = f"sqlite:///{path}"
     if not os.path.exists(path):
         asyncio.run(run_some(url))
@@ -48,15 +48,15 @@ async def run_some(url: str) -> None:
 
 
 async def completed(url: str) -> int:
-    """How many jobs are over, as the store says."""
+    """The number of finished jobs, as the store reports it."""
     async with verbs(url) as ours:
         return (await ours.store.count(Filter(POOL)))[Status.COMPLETED]
 
 
 def copy_rows(path: str, finished: int) -> None:
-    """Copy what finished jobs left, until there are so many."""
+    """Copy the rows of finished jobs until there are so many."""
     connection = sqlite3.connect(path, isolation_level=None)
-    # Whatever happens here, the file is thrown away: nothing has to survive a crash.
+    # No durability needed: after a crash the file is thrown away.
     for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -400000"):
         connection.execute(f"PRAGMA {setting}")
     connection.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""Where samples are taken: each in a folder of its own, or in a database of its own."""
+"""Places of samples: each has a folder or a database of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from machine import installed
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Makes places for samples; the facts are what a reader must know to trust the figures."""
+    """Makes places for samples; the facts describe the environment for the reader."""
 
     place: Callable[[], AbstractContextManager[str]]
     facts: dict[str, str]
@@ -24,7 +24,7 @@ class Ground:
 
 @contextmanager
 def files(root: str) -> Iterator[Ground]:
-    """Folders beside each other."""
+    """One folder per sample."""
     facts = {
         "SQLite": f"{sqlite3.sqlite_version}; WAL, synchronous=FULL for all",
         "disk": disk(root),
@@ -35,7 +35,7 @@ def files(root: str) -> Iterator[Ground]:
 
 @contextmanager
 def server(root: str) -> Iterator[Ground]:
-    """Databases of one server, which lives where temporary files go; `root` is not needed."""
+    """Databases of one server in the folder of temporary files; `root` is not used."""
     from postgres_server import database, settings_of
     from private_server import PostgresServer
 
@@ -57,7 +57,7 @@ def versions(*names: str) -> str:
 
 
 def disk(folder: str) -> str:
-    """The kind of file system that a folder is on."""
+    """The type of the file system of a folder."""
     best = ("", "unknown")
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()

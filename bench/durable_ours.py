@@ -1,4 +1,4 @@
-"""Ours: an app with a no-op task over any store, and the bare verbs of the same stores."""
+"""poolhand: an app with a no-op task over any store, and the bare verbs of the same stores."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ME = "bench"
 
 
 def url_of(where: str) -> str:
-    """The store of a sample, which is given a folder, or is a URL already."""
+    """The store of a sample: a file in its folder, or its URL."""
     return where if "://" in where else f"sqlite:///{where}/jobs.db"
 
 
 class Bench:
-    """An app with one task that does nothing but count itself."""
+    """An app with one task that only counts itself."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
@@ -74,7 +74,7 @@ class Bench:
         return [ticket for tickets in done for ticket in tickets]
 
     async def drain(self, count: int) -> Span:
-        """Have a worker run that many jobs, and every outcome written."""
+        """Run that many jobs with a worker, until every outcome is written."""
         self._countdown = countdown = Countdown(count)
         async with self.app.worker(slots=SLOTS):
             await countdown.over.wait()
@@ -82,7 +82,7 @@ class Bench:
         return countdown.span
 
     async def await_all(self, tickets: list[Any]) -> Span:
-        """The same, with somebody who awaits each result."""
+        """The same, and each result is awaited."""
         self._countdown = countdown = Countdown(len(tickets))
         async with self.app.worker(slots=SLOTS):
             for ticket in tickets:
@@ -98,7 +98,7 @@ class Bench:
 async def through_app(
     jobs: int, where: str, singly: bool = False, awaited: bool = False
 ) -> dict[str, float]:
-    """Everything that a user has: submits, a worker, audit and log."""
+    """A whole app: submits, a worker, audit and log."""
     bench = Bench(url_of(where))
     put = bench.put_singly if singly else bench.put_many
     putting, taking = Span(), Span()
@@ -108,7 +108,7 @@ async def through_app(
         with putting.timed():
             tickets = await put(jobs)
         if not awaited:
-            # Whoever wants to know may ask for a job by its id.
+            # Results are not awaited; a job can be read by its id.
             tickets.clear()
         with taking.timed():
             await (bench.await_all(tickets) if awaited else bench.drain(jobs))
@@ -117,7 +117,7 @@ async def through_app(
 
 
 class Verbs:
-    """A store used as a worker uses it: a hundred jobs to a write, settling and claiming in one."""
+    """A store used as by a worker: a hundred jobs per write, settle and claim in one."""
 
     def __init__(self, store: Store, spec: PoolSpec | None = None) -> None:
         self.store = store
@@ -129,7 +129,7 @@ class Verbs:
         self._wanted = ClaimRequest(ME, tuple(range(SLOTS)), (POOL,))
 
     async def begin(self) -> None:
-        """Open the store, and do everything once, so that it is not measured."""
+        """Open the store, and do everything once as a warm-up."""
         await self.store.open()
         await self.store.declare(self.spec)
         await self.store.enroll(Owner(ME, *self._runtime.identity()))
@@ -138,7 +138,7 @@ class Verbs:
         self.adding, self.claiming, self.replacing = Span(), Span(), Span()
 
     async def fill(self, count: int, keys: int = 0) -> None:
-        """Put jobs in, whose keys take turns."""
+        """Add jobs whose keys take turns."""
         for batch in batches(count):
             lot = JobBatch(tuple(self._order(number % keys if keys else None) for number in batch))
             with self.adding.timed():
@@ -146,7 +146,7 @@ class Verbs:
             assert not isinstance(added, Refusal)
 
     async def drain(self, count: int) -> None:
-        """Settle what was claimed and claim the next, `count` in all."""
+        """Settle claimed jobs and claim the next, `count` in all."""
         with self.claiming.timed():
             claims = tuple(await self.store.claim(self._wanted))
         done = len(claims)
@@ -161,7 +161,7 @@ class Verbs:
         assert done == count
 
     async def claim_apart(self, count: int) -> None:
-        """Claim, then settle, each with a write of its own; `count` in all."""
+        """Claim, then settle, each in its own write; `count` in all."""
         for _ in batches(count):
             with self.claiming.timed():
                 claims = await self.store.claim(self._wanted)
@@ -174,7 +174,7 @@ class Verbs:
     def _order(self, key: int | None) -> JobRequest:
         self._made += 1
         job = Job(
-            # They grow, as real ones do: where a row comes to stand in an index costs something.
+            # Ids grow as real ones do: the position of a row in an index has a cost.
             id=f"{self._prefix}-{self._made:016x}",
             pool=POOL,
             pool_id=self.spec.id,
@@ -192,7 +192,7 @@ class Verbs:
 
 @asynccontextmanager
 async def verbs(url: str, spec: PoolSpec | None = None) -> AsyncIterator[Verbs]:
-    """The verbs of the store that a URL names."""
+    """The verbs of the store with this URL."""
     ours = Verbs(store_of(url, Runtime()), spec)
     await ours.begin()
     try:

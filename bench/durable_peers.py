@@ -1,7 +1,7 @@
-"""Other queues in a SQLite file, doing the same: put, take, done; each job by itself, as they do.
+"""Other queues in a SQLite file, with the same work: put, take, done, each job by itself.
 
-Both wait for the disk at every commit, as ours does. They run in plain loops, without the threads
-and the polling of a consumer, which is the least they can cost.
+Both wait for the disk at every commit, as poolhand does. They run in plain loops, without the
+threads and the polling of a consumer: that is their lowest cost.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def huey(jobs: int, folder: str) -> dict[str, float]:
 
 
 def persist_queue(jobs: int, folder: str) -> dict[str, float]:
-    """SQLiteAckQueue. What was taken and not acknowledged is found when the queue is next opened.
+    """SQLiteAckQueue. A taken job without acknowledgement is found when the queue is next opened.
 
-    It commits with what SQLite is built with, which is `synchronous=FULL`.
+    It commits with the default of SQLite, which is `synchronous=FULL`.
     """
     from persistqueue import SQLiteAckQueue
 

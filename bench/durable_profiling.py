@@ -1,4 +1,4 @@
-"""Where the CPU time of our stored jobs goes, thread by thread."""
+"""Where the CPU time of stored jobs goes, thread by thread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TOP = 30
 
 
 def profile(ground: Ground) -> None:
-    """Print what costs most itself: each phase, on the loop of the user and on the store thread.
+    """Print the functions with the highest own time, by phase, of the loop and of the store thread.
 
-    One thread at a time: each pass is a run of its own. The profiler inflates small calls.
+    One thread at a time: each pass is a separate run. The profiler inflates small calls.
     """
     for phase in (PUT, TAKE):
         for in_store_thread in (False, True):

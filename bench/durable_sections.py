@@ -1,4 +1,4 @@
-"""The questions that are asked of each store."""
+"""The sections of the benchmark, for each store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One question: its cases, how one is taken, the table it makes."""
+    """One section: its cases, how a sample is taken, and its table."""
 
     title: str
     cases: Callable[[Scale], list[Case]]
@@ -34,7 +34,7 @@ FINISHED = Section(
 QUEUED = Section(
     depth.DEPTH_TITLE, depth.depth_cases, depth.take_depth, depth.DEPTH_HEADER, depth.depth_rows
 )
-# All repeats together: they wait, and do not disturb each other.
+# All repeats in parallel: they only wait, and do not disturb each other.
 IDLE = Section(
     start.IDLE_TITLE,
     start.idle_cases,

@@ -1,4 +1,4 @@
-"""How soon a job starts on an idle worker, and what a worker costs while it is idle."""
+"""How soon a job starts on an idle worker, and the cost of an idle worker."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ START_HEADER = ("contestant", "p50", "p99")
 IDLE_HEADER = ("contestant", "CPU share", "calls of the store", "busiest loop", "goal")
 START_GOAL = Goal(5, "ms, p50")
 CPU_GOAL, LOOP_GOAL = Goal(1, "% of a core"), Goal(1, "turns a second")
-REST = 0.01  # between two submits, so that the worker has nothing to do again
+REST = 0.01  # between two submits, so that the worker is idle again
 WARM_UP = 10
-# Calls of one loop that follow each other at once are one turn of it.
+# Calls of one loop that follow each other at once count as one turn.
 ONE_TURN = 0.1
 PORTS = ("Jobs", "Documents", "Log")
 
@@ -81,7 +81,7 @@ def start_rows(figures: Figures) -> list[list[str]]:
 
 
 def judged_start_rows(figures: Figures) -> list[list[str]]:
-    """The same with a goal for ours."""
+    """The same with a goal for poolhand."""
     return [
         [*row, "" if case.contestant == SERVER_FLOOR or problem(samples) else _start_goal(samples)]
         for row, (case, samples) in zip(start_rows(figures), figures.items(), strict=True)
@@ -93,7 +93,7 @@ def _start_goal(samples: list[Sample]) -> str:
 
 
 def idle_cases(scale: Scale) -> list[Case]:
-    """The seconds to watch stand in place of a number of jobs, in thousandths."""
+    """`jobs` holds the seconds to watch, in thousandths."""
     return [Case(IDLE_SECTION, "poolhand", round(scale.idle * MILLI))]
 
 
@@ -122,7 +122,7 @@ async def _idle(seconds: float, where: str) -> dict[str, float]:
 
 
 class Asked:
-    """Counts how often a store is asked, and by which loop of the store thread."""
+    """Counts the calls of a store, by loop of the store thread."""
 
     def __init__(self, store: Any) -> None:
         from poolhand import contract
@@ -149,7 +149,7 @@ class Asked:
         return counted
 
     def turns_a_second(self) -> float:
-        """How often the loop that asks most does."""
+        """Calls a second of the busiest loop."""
         rates = [
             (len(turns) - 1) / (turns[-1] - turns[0])
             for turns in self._turns.values()

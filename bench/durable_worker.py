@@ -1,7 +1,7 @@
-"""A worker process of the durable benchmark: runs jobs until its input ends, then tells of it.
+"""A worker process of the durable benchmark: runs jobs until its input ends, then reports.
 
-It says "ready" when it works; the last line is JSON: how many jobs ran, when the last one did, the
-CPU time since it was ready.
+It prints "ready" when it works; the last line is JSON: how many jobs ran, when the last one did,
+the CPU time since it was ready.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poolhand.durable.client.task import Task
 
 
 class Ran:
-    """What the task of this process has done."""
+    """Counters of the task in this process."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -34,7 +34,7 @@ class Ran:
 
 
 def make(url: str) -> tuple[App, Task[..., Any, Any], Ran]:
-    """An app whose task returns when it ran, by a clock that all processes of a machine share."""
+    """An app whose task returns the time of its run, by a clock that all processes share."""
     app, ran = App(url), Ran()
 
     @app.task(pool=POOL, name="tell_when")
@@ -56,7 +56,7 @@ async def work(url: str) -> None:
 
 
 class WorkerProcess:
-    """A worker in a process of its own, seen from outside."""
+    """A worker in another process, seen from outside."""
 
     def __init__(self, url: str) -> None:
         self._process = subprocess.Popen(
@@ -72,20 +72,20 @@ class WorkerProcess:
         assert said == "ready", f"a worker said {said!r}"
 
     def stop(self) -> dict[str, float]:
-        """End it in good order; return what it tells."""
+        """Stop it; return its report."""
         told, _ = self._process.communicate(timeout=30)
         figures: dict[str, float] = json.loads(told)
         return figures
 
     def kill(self) -> None:
-        """End it if it still runs."""
+        """Kill it if it still runs."""
         self._process.kill()
         self._process.wait()
 
 
 @asynccontextmanager
 async def workers(url: str, count: int) -> AsyncIterator[list[WorkerProcess]]:
-    """So many workers that are ready; none is left behind."""
+    """So many ready workers; all are ended with the block."""
     started = [WorkerProcess(url) for _ in range(count)]
     try:
         for one in started:

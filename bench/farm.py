@@ -24,7 +24,7 @@ SLOTS = 200
 WORKERS = 2
 SECONDS, QUICK_SECONDS = 20.0, 1.0
 NO_OPS, QUICK_NO_OPS = 5_000, 200
-RUN_SECONDS = 1.0  # of each job that runs when its worker is killed
+RUN_SECONDS = 1.0  # duration of each job that runs when its worker is killed
 LIMIT = 60.0
 SUPERVISOR_GOAL, WORKER_GOAL = Goal(1, "% of a core"), Goal(1, "% of a core")
 MEMORY_GOAL, CRASH_GOAL, UP_GOAL = Goal(60, "MB"), Goal(5, "s"), Goal(15, "s")
@@ -33,7 +33,8 @@ MEMORY_GOAL, CRASH_GOAL, UP_GOAL = Goal(60, "MB"), Goal(5, "s"), Goal(15, "s")
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Seconds until all workers are up; when idle, % of a core and MB; µs per no-op job, of all
-    processes; seconds until all jobs of a killed worker are done."""
+    processes; seconds until all jobs of a killed worker are done.
+    """
 
     up: float = 0.0
     supervisor: float = 0.0
@@ -50,14 +51,14 @@ def cpu_of(pid: int) -> float:
 
 
 def memory_of(pid: int) -> float:
-    """The megabytes that a process has."""
+    """The memory of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @contextmanager
 def a_farm(url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A farm of its own, which is gone afterwards."""
+    """A farm that ends with the block."""
     words = ["work", "farm_jobs:app", "--min", str(WORKERS), "--max", str(WORKERS)]
     process = subprocess.Popen(
         [sys.executable, "-m", "poolhand", *words, "--concurrency", str(SLOTS)],
@@ -107,7 +108,7 @@ async def take(url: str, seconds: float, no_ops: int) -> Sample:
 
 
 async def spent(pids: list[int], work: Any) -> list[float]:
-    """What each process spends while something goes on."""
+    """Measure the CPU of each process inside a block."""
     before = [cpu_of(pid) for pid in pids]
     await work
     return [cpu_of(pid) - was for pid, was in zip(pids, before, strict=True)]
@@ -147,7 +148,7 @@ HEADER = ("store", "measure", "median", "goal")
 
 
 def rows(store: str, samples: list[Sample]) -> list[list[str]]:
-    """The lines of a store: medians of the repeats."""
+    """The rows of a store: medians of the repeats."""
     problem = next((one.problem for one in samples if one.problem), "")
     if problem:
         return [[store, problem, "", ""]]
@@ -164,7 +165,7 @@ def rows(store: str, samples: list[Sample]) -> list[list[str]]:
     return [
         line(f"{WORKERS} workers up", "up", "s", UP_GOAL),
         line("idle supervisor", "supervisor", "% of a core", SUPERVISOR_GOAL),
-        line("idle worker, the dearer of two", "worker", "% of a core", WORKER_GOAL),
+        line("idle worker, the busier of two", "worker", "% of a core", WORKER_GOAL),
         line("idle worker", "memory", "MB", MEMORY_GOAL),
         line("CPU per no-op job, all three processes", "job", "µs", None),
         line(f"worker killed with {SLOTS} jobs of 1 s: all done", "crash", "s later", CRASH_GOAL),
@@ -172,7 +173,7 @@ def rows(store: str, samples: list[Sample]) -> list[list[str]]:
 
 
 def main() -> int:
-    """Runs, prints, writes. A missed goal is told, not punished; a case that crashes is."""
+    """Run, print, write. A missed goal is reported, with exit code 0; a crash has exit code 1."""
     given = arguments(__doc__)
     if given.probe:
         store, seconds, no_ops = given.probe

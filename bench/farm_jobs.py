@@ -1,4 +1,4 @@
-"""The app that the benchmark of the farm runs: what its worker processes import."""
+"""The app of the farm benchmark, which its worker processes import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The goals of the pool's speed, and the words that say whether a figure meets one."""
+"""The goals of the pool benchmark, and the text that compares a figure with its goal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Goal:
     of: str
 
     def judge(self, actual: float) -> str:
-        """The goal beside the figure, with `pass` or `MISSED`."""
+        """The goal and the figure, with `pass` or `MISSED`."""
         verdict = "pass" if actual <= self.most else MISSED
         return f"{verdict}: {figure(actual)} (≤ {figure(self.most)} {self.of})"
 

@@ -54,7 +54,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Lateness in ms over one stretch of time, and how many jobs a second were done meanwhile."""
+    """Lateness in ms over a period, and how many jobs a second were done in it."""
 
     p50: float = 0.0
     p99: float = 0.0
@@ -84,7 +84,7 @@ def compute(rounds: int) -> int:
 
 
 def rounds_of(seconds: float) -> int:
-    """How many rounds of `compute` take that much CPU here."""
+    """The number of rounds of `compute` that take so much CPU here."""
     tried = 100_000
 
     def cost() -> float:
@@ -97,7 +97,7 @@ def rounds_of(seconds: float) -> int:
 
 @asynccontextmanager
 async def idle(_: int) -> AsyncIterator[list[Feed]]:
-    """Nothing but the timer."""
+    """Only the timer."""
     yield []
 
 
@@ -139,7 +139,7 @@ async def to_thread(
 
 @asynccontextmanager
 async def executor(rounds: int, blocking: bool = False) -> AsyncIterator[list[Feed]]:
-    """A ProcessPoolExecutor; what blocks goes to threads beside it."""
+    """A ProcessPoolExecutor; blocking jobs run in threads beside it."""
     loop = asyncio.get_running_loop()
     async with to_thread(rounds, blocking=blocking) as feeds:
         with ProcessPoolExecutor(CORES, get_context("spawn")) as processes:
@@ -152,7 +152,7 @@ BOTH = "CPU and blocking jobs together"
 COMPUTING = f"CPU jobs of {COMPUTES_FOR * 1e3:.0f} ms, {CORES} at a time"
 WAITING = f"blocking jobs of {BLOCKED_FOR * 1e3:.0f} ms, {BLOCKERS} at a time"
 
-# What goes on, and by whose means.
+# The load, and what runs it.
 LOADS: dict[tuple[str, str], Load] = {
     ("nothing", "asyncio alone"): idle,
     (f"async no-ops, {NO_OPS} at a time", "poolhand"): our_no_ops,
@@ -169,10 +169,10 @@ LOADS: dict[tuple[str, str], Load] = {
 
 
 async def lateness(seconds: float) -> list[float]:
-    """How late a timer is that is due every PERIOD, in seconds.
+    """The lateness in seconds of a timer that is due every PERIOD.
 
-    It is due whatever became of the one before it: a loop that stands still for 50 ms is late for
-    ten of them, not for one.
+    Timers are due at fixed times: a loop that is blocked for 50 ms is late for ten of them, not for
+    one.
     """
     loop = asyncio.get_running_loop()
     late: list[float] = []
@@ -194,7 +194,7 @@ async def lateness(seconds: float) -> list[float]:
 
 
 async def take(load: Load, seconds: float) -> Sample:
-    """One sample, from a while after every caller has had an answer."""
+    """One sample, which starts a while after every caller has had a result."""
     done: Counter[str] = Counter()
     stopping = False
 
@@ -219,7 +219,7 @@ async def take(load: Load, seconds: float) -> Sample:
 
 
 def fresh(script: str, *words: str) -> dict[str, Any]:
-    """What a fresh process of this script prints; one that fails or hangs is a problem."""
+    """The output of a fresh process of this script; a process that fails or hangs is a problem."""
     command = [sys.executable, script, "--probe", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
@@ -233,19 +233,19 @@ def fresh(script: str, *words: str) -> dict[str, Any]:
 
 
 def sampled(take: Callable[[T], S], cases: Sequence[T], quick: bool) -> list[S]:
-    """One sample of each, one by one; a quick run, whose figures do not count, is less patient."""
+    """One sample of each, one by one; a quick run has shorter time limits."""
     with ThreadPoolExecutor(QUICK_AT_ONCE if quick else 1) as threads:
         return list(threads.map(take, cases))
 
 
 def show_progress(number: int, total: int, what: str) -> None:
-    """One line on the terminal that is written over; one line per sample elsewhere."""
+    """One line on a terminal, overwritten each time; one line per sample elsewhere."""
     end = "\r" if sys.stderr.isatty() else "\n"
     print(f"[{number}/{total}] {what}".ljust(79), end=end, file=sys.stderr, flush=True)
 
 
 def facts(**more: str) -> str:
-    """What a reader must know of the machine to trust the figures."""
+    """The environment of the measurement."""
     known = {
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "cores": f"{CORES} ({platform.machine()}, {platform.system()})",
@@ -266,10 +266,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def arguments(description: str | None) -> argparse.Namespace:
-    """The command line that the small benchmarks share."""
+    """The command line of the small benchmarks."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="little work, once: a smoke test")
-    parser.add_argument("--repeats", type=int, help="samples per figure (3 unless told)")
+    parser.add_argument("--repeats", type=int, help="samples per figure (default: 3)")
     parser.add_argument("--output", type=Path, help="file for the table")
     parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -278,7 +278,7 @@ def arguments(description: str | None) -> argparse.Namespace:
 
 
 def publish(text: str, given: argparse.Namespace, stored: Path) -> None:
-    """Prints; only a whole run replaces the stored results unless a file is named."""
+    """Print; only a complete run replaces the stored results unless a file is named."""
     print(text, end="")
     if output := given.output or (None if given.quick else stored):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +286,7 @@ def publish(text: str, given: argparse.Namespace, stored: Path) -> None:
 
 
 def row(name: tuple[str, str], samples: list[Sample]) -> list[str]:
-    """One line: medians of the repeats, and the latest of all."""
+    """One row: medians of the repeats, and the maximum of all."""
     problem = next((sample.problem for sample in samples if sample.problem), "")
     if problem:
         return [*name, problem, "", "", "", ""]
@@ -307,7 +307,7 @@ HEADER = ("while", "by", "late: p50", "p99", "max", "jobs a second", "goal")
 
 
 def main() -> int:
-    """Runs, prints, writes. A missed goal is told, not punished; a load that crashes is."""
+    """Run, print, write. A missed goal is reported, with exit code 0; a crash has exit code 1."""
     given = arguments(__doc__)
     seconds = QUICK_SECONDS if given.quick else SECONDS
     if given.probe:

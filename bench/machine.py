@@ -1,4 +1,4 @@
-"""What a reader must know of the machine to trust the figures."""
+"""The environment of a measurement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def installed(name: str) -> str:
 
 
 def commit() -> str:
-    """The commit that was measured; says so when files differ from it."""
+    """The measured commit, marked if files differ from it."""
     here = Path(__file__).parent
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--match="]
     try:

@@ -1,4 +1,4 @@
-"""Takes every case in a fresh process, contestants interleaved within each repeat."""
+"""Measures every case in a fresh process, contestants interleaved within each repeat."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def take(case: Case) -> Sample:
 
 
 def probe_command(case: Case) -> list[str]:
-    """A process that takes the case and prints its sample."""
+    """A process that measures the case and prints its sample."""
     return [sys.executable, str(PROBE), json.dumps(asdict(case))]
 
 
 def import_command(case: Case) -> list[str]:
-    """A process that prints the CPU time it has used after the import."""
+    """A process that prints the CPU time used until after the import."""
     first = "import poolhand" if case.contestant == "poolhand" else "pass"
     return [sys.executable, "-c", f"{first}\n{CLOCK}"]
 
 
 def last_line(text: str) -> str:
-    """The line of a traceback that says what happened."""
+    """The last line of a traceback, which names the error."""
     return (text.strip().splitlines() or ["no message"])[-1]
 
 
 def collect(cases: Sequence[Case], repeats: int, progress: Progress) -> Figures:
-    """One sample of each case per repeat; what is missing or broken is not tried again."""
+    """One sample of each case per repeat; a missing or broken case is not repeated."""
     figures: Figures = {case: [] for case in cases}
     for repeat in range(repeats):
         for number, case in enumerate(cases, start=repeat * len(cases) + 1):
@@ -66,5 +66,5 @@ def collect(cases: Sequence[Case], repeats: int, progress: Progress) -> Figures:
 
 
 def problem(samples: Sequence[Sample]) -> str:
-    """Why there is no figure, if there is none."""
+    """The reason why there is no figure, or None."""
     return next((sample.problem for sample in samples if sample.problem), "")

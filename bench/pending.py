@@ -1,6 +1,6 @@
-"""Bytes that one waiting job costs, the handle its submitter holds included, the function shared.
+"""Bytes per waiting job, with the submitter's handle, the function shared.
 
-Each way to wait is a context that is blocked while open and gives the verb that adds one job.
+Each way to wait is a context that blocks while open and yields the call that adds one job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Blocked = Callable[[], AbstractAsyncContextManager[Add]]
 
 
 class Record:
-    """The smallest honest record of a waiting job."""
+    """The smallest realistic record of a waiting job."""
 
     __slots__ = ("answer", "job")
 
@@ -78,7 +78,7 @@ async def aiojobs_pending() -> AsyncIterator[Add]:
 
 @asynccontextmanager
 async def ours_pending() -> AsyncIterator[Add]:
-    """A job queued in a pool that arms a deadline for each job."""
+    """A job queued in a pool with a deadline for each job."""
     from poolhand import Pool
 
     gate = asyncio.Event()
@@ -101,7 +101,7 @@ PENDING: dict[str, Blocked] = {
 
 
 async def weigh(name: str, count: int) -> float:
-    """Bytes per pending job, after one job that pays for whatever is made once."""
+    """Bytes per pending job, after one job that covers one-time costs."""
     handles: list[object] = [None] * count
     async with PENDING[name]() as add:
         first = await add()
@@ -110,7 +110,7 @@ async def weigh(name: str, count: int) -> float:
         tracemalloc.start()
         for index in range(count):
             handles[index] = await add()
-        # Tasks weigh their full weight only once they wait inside the semaphore.
+        # Tasks have their full size only once they wait for the semaphore.
         await asyncio.sleep(0)
         gc.collect()
         weight = tracemalloc.get_traced_memory()[0]

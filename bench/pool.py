@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=SECTIONS, help="sections to measure")
     parser.add_argument("--no-peers", action="store_true", help="leave out other libraries")
     parser.add_argument("--output", type=Path, help="file for the table")
-    parser.add_argument("--profile", action="store_true", help="profile our no-op jobs instead")
+    parser.add_argument("--profile", action="store_true", help="profile no-op jobs instead")
     return parser.parse_args()
 
 
@@ -50,14 +50,14 @@ def listed(scale: Scale, sections: list[str], peers: bool) -> list[Case]:
 
 
 def show_progress(number: int, total: int, case: Case) -> None:
-    """One line on the terminal that is written over; one line per case elsewhere."""
+    """One line on a terminal, overwritten each time; one line per case elsewhere."""
     line = f"[{number}/{total}] {case.measure}, {case.loop}, {case.size:,}: {case.contestant}"
     end = "\r" if sys.stderr.isatty() else "\n"
     print(line.ljust(79), end=end, file=sys.stderr, flush=True)
 
 
 def measured(scale: Scale, sections: list[str], peers: bool) -> Figures:
-    """All figures of one run; imports are short, so they repeat more often."""
+    """All figures of one run; imports are short, so they have more repeats."""
     figures = collect(listed(scale, sections, peers), scale.repeats, show_progress)
     if IMPORT in sections:
         figures |= collect(import_cases(), scale.import_repeats, show_progress)
@@ -65,13 +65,13 @@ def measured(scale: Scale, sections: list[str], peers: bool) -> Figures:
 
 
 def written_to(given: argparse.Namespace) -> Path | None:
-    """Only a whole run replaces the stored results unless a file is named."""
+    """Only a complete run replaces the stored results unless a file is named."""
     partial = given.quick or given.only or given.no_peers
     return given.output or (None if partial else RESULTS)
 
 
 def main() -> int:
-    """Runs, prints, writes. A missed goal is told, not punished; a contestant that crashes is."""
+    """Run, print, write. A missed goal is reported, with exit code 0; a crash has exit code 1."""
     given = arguments()
     scale = QUICK if given.quick else Scale()
     scale = replace(scale, repeats=given.repeats or scale.repeats)

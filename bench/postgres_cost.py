@@ -1,4 +1,4 @@
-"""What one job in PostgreSQL costs: submitting many, and a worker that runs them."""
+"""The cost of one job in PostgreSQL: submitting many, and a worker that runs them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Queue(Protocol):
     async def put(self, count: int) -> None: ...
 
     async def drain(self, count: int) -> Span:
-        """Run what was put; from the start of the first job until every outcome is written."""
+        """Run the jobs; time from the start of the first job until every outcome is written."""
         ...
 
     async def done(self) -> int:
-        """How many are over."""
+        """The number of finished jobs."""
         ...
 
 
@@ -75,8 +75,8 @@ SUBMITTERS: dict[str, Contestant] = {
     PGQUEUER: late("postgres_peers", "pgqueuer"),
     PROCRASTINATE: late("postgres_peers", "procrastinate"),
 }
-# Ours runs beside what it is compared with, so that a noisy moment hits both. The second
-# column says what a job that was taken is worth when its process dies before it is done.
+# poolhand runs beside the contestants it is compared with, so that noise affects both. The second
+# column says what happens to a taken job whose process dies before it is done.
 WORKERS: dict[str, tuple[Contestant, str]] = {
     FLOOR: (late("postgres_floor", "floor"), "stays taken"),
     PROCRASTINATE: (late("postgres_peers", "procrastinate"), "stays taken, and can be found"),
@@ -119,7 +119,7 @@ def submit_cases(scale: Scale) -> list[Case]:
 
 
 def cost_cases(scale: Scale) -> list[Case]:
-    """Each contestant; fewer jobs for the one that writes each by itself."""
+    """Each contestant; fewer jobs for the one that writes each job by itself."""
     return [
         Case(COST_SECTION, name, scale.slow if name == PROCRASTINATE else scale.jobs)
         for name in WORKERS
@@ -143,7 +143,7 @@ def take_cost(case: Case, url: str) -> dict[str, float]:
     if case.contestant.endswith(ON_UVLOOP):
         import uvloop
 
-        # By policy, as ours has a loop on another thread as well.
+        # By policy: poolhand has a loop on another thread as well.
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     contestant, _ = WORKERS[case.contestant]
     return asyncio.run(_cost(contestant, case.jobs, url))
@@ -180,7 +180,7 @@ def _submit_row(name: str, by_name: dict[str, list[Sample]]) -> list[str]:
 
 
 def cost_rows(figures: Figures) -> list[list[str]]:
-    """µs per job, which are milliseconds for a thousand."""
+    """µs per job, which are milliseconds for 1,000 jobs."""
     by_name = {case.contestant: samples for case, samples in figures.items()}
     return [_cost_row(name, by_name) for name in by_name]
 
@@ -198,7 +198,7 @@ def _cost_row(name: str, by_name: dict[str, list[Sample]]) -> list[str]:
 
 
 def _goals(name: str, by_name: dict[str, list[Sample]]) -> Iterator[str]:
-    """Against the peers on the same loop, by what both spend within one repeat."""
+    """Compare with the peers on the same loop, within one repeat."""
     mine = by_name[name]
     rival = _best([by_name.get(one, []) for one in RIVALS.get(name, ())])
     if (cpu := ratio(mine, rival, "take_cpu")) is not None:
@@ -211,7 +211,7 @@ def _goals(name: str, by_name: dict[str, list[Sample]]) -> Iterator[str]:
 
 
 def _best(ways: list[list[Sample]]) -> list[Sample]:
-    """In each repeat the least time and the least CPU of several ways to do it."""
+    """The least time and the least CPU of several contestants in each repeat."""
     sound = [samples for samples in ways if samples and not problem(samples)]
     repeats = zip(*sound, strict=False)
     return [

@@ -1,7 +1,7 @@
-"""The floor: what asyncpg does with one table, one connection and nothing around them.
+"""The floor: asyncpg with one table and one connection.
 
-Claims by `FOR UPDATE SKIP LOCKED`, a commit to a statement. There is no record of who holds what,
-no order but that of arrival, no log.
+Claims by `FOR UPDATE SKIP LOCKED`, one commit per statement. There is no record of the owner, no
+order but that of arrival, no log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COUNT = f"SELECT count(*) FROM jobs WHERE state = {DONE}"  # noqa: S608
 
 
 class Floor:
-    """A table that is used as a queue: a hundred jobs to a claim and to an update of their end."""
+    """A table used as a queue: a hundred jobs per claim and per update of their end."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
@@ -89,7 +89,7 @@ def copying(url: str) -> AbstractAsyncContextManager[Floor]:
 
 
 async def starts(count: int, url: str) -> list[float]:
-    """Milliseconds of a put and a claim, a commit each: what a start takes at least."""
+    """Milliseconds of a put and a claim, a commit each: the minimum of a start."""
     took = []
     async with floor(url) as table:
         for _ in range(count):

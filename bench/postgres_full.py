@@ -1,8 +1,8 @@
-"""A database that remembers a million finished jobs, made in a minute.
+"""A database with a million finished jobs, made in a minute.
 
-A thousand jobs are really run; then their rows are copied, with numbers and ids moved on, and
-vacuumed as the server would have done in the time that a million jobs take. What the store says of
-itself afterwards is checked against the tables.
+A thousand jobs are really run; then their rows are copied with other numbers and ids, and vacuumed
+as autovacuum would do during a million jobs. The counts of the store are checked against the
+tables afterwards.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from postgres_server import beside
 
 NAME = "million"
 LOG, AUDIT = "poolhand_log", "poolhand_audit"
-# Columns that have to differ in a copy: numbers go on, ids get another beginning. Those that the
-# server counts itself are left to it.
+# Columns that must differ in a copy: numbers are increased, ids get another prefix. Columns that
+# the server numbers itself are left out.
 NUMBERS = {JOBS: ("seq",), ENDS: ("seq",), LOG: ("first", "last"), AUDIT: ()}
 SEQUENCES = {"poolhand_job_numbers": (JOBS, "seq")}
 COLUMNS = """
@@ -32,7 +32,7 @@ SELECT pool, $1, 0, 0, 0, 0 FROM poolhand_ends LIMIT 1
 
 
 def full_store(near: str, finished: int) -> str:
-    """The URL of a database with so many finished jobs beside another, made where it is missing."""
+    """The URL of a database with so many finished jobs beside another, made if it is missing."""
     url = beside(near, NAME)
     if asyncio.run(_made(near)):
         asyncio.run(run_some(url))
@@ -53,7 +53,7 @@ async def _made(near: str) -> bool:
 
 
 async def _copy_rows(url: str, finished: int) -> None:
-    """Copy what finished jobs left, until there are so many."""
+    """Copy the rows of finished jobs until there are so many."""
     connection = await asyncpg.connect(url)
     real = await _count(connection, ENDS)
     times = -(-finished // real)

@@ -1,4 +1,4 @@
-"""Ours over PostgreSQL: an app with one task, filled and drained in several ways."""
+"""poolhand over PostgreSQL: an app with one task, filled and drained in several ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poolhand.rules.job import Status
 
 
 class Ours:
-    """Everything that a user has: submits, a worker with its slots, audit and log."""
+    """A whole app: submits, a worker with its slots, audit and log."""
 
     def __init__(self, bench: Bench, put: str, awaited: bool) -> None:
         self._bench = bench
@@ -24,7 +24,7 @@ class Ours:
 
     async def put(self, count: int) -> None:
         tickets = await self._put(count)
-        # Whoever wants to know may ask for a job by its id.
+        # Results are not awaited; a job can be read by its id.
         self._tickets = tickets if self._awaited else []
 
     async def drain(self, count: int) -> Span:
@@ -38,7 +38,7 @@ class Ours:
 
 @asynccontextmanager
 async def ours(url: str, put: str = "put_at_once", awaited: bool = False) -> AsyncIterator[Ours]:
-    """An app over an empty database; `put` names how jobs are submitted."""
+    """An app over an empty database; `put` is the way of submitting."""
     bench = Bench(url)
     async with bench.app:
         yield Ours(bench, put, awaited)

@@ -1,6 +1,6 @@
-"""Other queues over PostgreSQL, each as its own pages advise for many short jobs.
+"""Other queues over PostgreSQL, each as its documentation advises for many short jobs.
 
-Whatever they keep is kept through a crash of the server, as ours is.
+Their data survives a crash of the server, as that of poolhand does.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ NAME = "no_op"
 
 
 class PgQueuerQueue:
-    """pgqueuer: a job is deleted when it is over, a line of its log stays."""
+    """pgqueuer: a finished job is deleted; a line of its log stays."""
 
     def __init__(self, url: str, connection: asyncpg.Connection, bounded: bool) -> None:
         from pgqueuer.queries import Queries
 
         self._url = url
         self._connection = connection
-        # It wants room for two batches within its bound.
+        # It needs room for two batches within its bound.
         self._batch, self._bound = (SLOTS // 2, SLOTS) if bounded else (BATCH, 0)
         self._queries = Queries.from_asyncpg_connection(connection)
 
     async def install(self) -> None:
-        """Make the tables, vacuumed as its pages advise; they are logged by default."""
+        """Make the tables, with the autovacuum settings it advises; they are logged by default."""
         await self._queries.install()
         await self._queries.optimize_autovacuum()
 
@@ -78,7 +78,7 @@ async def pgqueuer(url: str, bounded: bool = True) -> AsyncIterator[PgQueuerQueu
 
 
 class ProcrastinateQueue:
-    """procrastinate: a job stays, with a row for each event in its life."""
+    """procrastinate: a job stays, with a row for each of its events."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -108,7 +108,7 @@ class ProcrastinateQueue:
 
 @asynccontextmanager
 async def procrastinate(url: str) -> AsyncIterator[ProcrastinateQueue]:
-    """procrastinate in an empty database, with the pool of connections it makes by itself."""
+    """procrastinate in an empty database, with its default connection pool."""
     from procrastinate import App, PsycopgConnector
 
     app = App(connector=PsycopgConnector(conninfo=url))

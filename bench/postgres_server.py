@@ -1,4 +1,4 @@
-"""Empty databases for samples on a server of their own, and what it spends on them."""
+"""Empty databases for samples on one server, and the CPU time of that server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
 
 @contextmanager
 def database(server: PostgresServer) -> Iterator[str]:
-    """The URL of an empty database, which is gone afterwards."""
+    """The URL of an empty database, which is dropped with the block."""
     url = server.database()
     try:
         yield url
@@ -34,26 +34,26 @@ def beside(url: str, name: str) -> str:
 
 
 def settings_of(server: PostgresServer) -> str:
-    """The version, and what decides whether a commit is kept."""
+    """The version, and the settings that decide whether a commit is durable."""
     version, *values = (server.query(f"SHOW {name}") for name in SETTINGS)
     told = (f"{name}={value}" for name, value in zip(SETTINGS[1:], values, strict=True))
     return f"{version}; {', '.join(told)}"
 
 
 class Served:
-    """Seconds of CPU of all processes of a server; nothing where they cannot be seen."""
+    """Seconds of CPU of all processes of a server; None where they cannot be read."""
 
     def __init__(self) -> None:
         self.cpu: float | None = None
 
     def per(self, count: int) -> dict[str, float]:
-        """Return it in µs for one of so many."""
+        """Return it in µs per job, for that many jobs."""
         return {} if self.cpu is None else {"server_cpu": self.cpu * MICRO / count}
 
 
 @asynccontextmanager
 async def server_cpu(url: str) -> AsyncIterator[Served]:
-    """What a server on this machine spends meanwhile, on whomever; only Linux tells."""
+    """The CPU of a server on this machine inside a block; only on Linux."""
     served, main = Served(), await _main_process(url)
     before = None if main is None else _spent(main)
     yield served
@@ -67,13 +67,13 @@ async def _main_process(url: str) -> int | None:
         mine = _stat(await connection.fetchval("SELECT pg_backend_pid()"))
     finally:
         await connection.close()
-    # A number of another machine may be anybody's here.
+    # A pid of another machine may belong to any process here.
     return mine.parent if mine is not None and mine.name.startswith("postgres") else None
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the kernel knows of a process: ticks are its own and those of children that are gone."""
+    """The kernel's record of a process: its own ticks and those of its ended children."""
 
     name: str
     parent: int
@@ -91,7 +91,7 @@ def _stat(process: int) -> Stat | None:
 
 
 def _spent(main: int) -> float:
-    """Seconds of the server's first process and of all that it started."""
+    """Seconds of the server's first process and of all its children."""
     processes = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
     stats = {process: found for process in processes if (found := _stat(process))}
     of_server = [one for process, one in stats.items() if main in (process, one.parent)]

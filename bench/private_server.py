@@ -1,11 +1,11 @@
-"""The private PostgreSQL of the tests, for samples."""
+"""The private PostgreSQL of the tests, for the benchmarks."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-# It lies in the folder beside this one, not in the wheel.
+# It is in the folder of the tests, not in the wheel.
 sys.path.append(str(Path(__file__).parents[1]))
 
 from tests.private_servers.postgres_server import PostgresServer

@@ -28,7 +28,7 @@ def runner(loop: str) -> asyncio.Runner:
 
 
 async def throughput(case: Case) -> Sample:
-    """CPU and wall µs per job from the first submit to the last answer, opening and closing too."""
+    """CPU and wall µs per job from the first submit to the last result, opening and closing too."""
     contestant, job = CONTESTANTS[case.contestant], JOBS[case.measure]
     await contestant(WARM_UP, job)
     gc.collect()
@@ -39,7 +39,7 @@ async def throughput(case: Case) -> Sample:
 
 
 async def take(case: Case) -> Sample:
-    """The measurement that the case asks for."""
+    """The measurement of a case."""
     if case.measure == PENDING:
         return Sample(await weigh(case.contestant, case.size))
     if case.measure == DRAIN:
@@ -49,7 +49,7 @@ async def take(case: Case) -> Sample:
 
 
 def answer(case: Case) -> Sample:
-    """The sample, or the name of what is missing; anything else ends the process with a trace."""
+    """The sample, or the name of a missing library; any other error ends the process."""
     try:
         with runner(case.loop) as running:
             return running.run(take(case))

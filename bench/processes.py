@@ -37,7 +37,7 @@ Contestant = Callable[[int], AbstractAsyncContextManager[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One figure to take: so many jobs, so many at a time, `size` bytes in and out."""
+    """One measurement: so many jobs, so many at a time, `size` bytes in and out."""
 
     measure: str
     contestant: str
@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Wall time and CPU of the parent per job, in seconds; or what came of the jobs, in words."""
+    """Wall time and CPU of the parent per job, in seconds; or the outcome of the jobs, as text."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -57,12 +57,12 @@ class Sample:
 
 
 def echo(value: bytes = b"") -> bytes:
-    """Gives back what it was given."""
+    """Returns its argument."""
     return value
 
 
 def nap(seconds: float) -> None:
-    """Takes a while."""
+    """Sleeps."""
     time.sleep(seconds)
 
 
@@ -74,7 +74,7 @@ def die() -> None:
 
 @asynccontextmanager
 async def ours(workers: int) -> AsyncIterator[Call]:
-    """A pool of process slots; a deadline is armed for each job."""
+    """A pool of process slots, with a deadline for each job."""
     from poolhand import Pool
 
     async with Pool("bench", max_concurrent=workers, run_in="process", timeout=60) as pool:
@@ -83,7 +83,7 @@ async def ours(workers: int) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def executor(workers: int, start: str = "spawn") -> AsyncIterator[Call]:
-    """concurrent.futures, by way of the event loop."""
+    """concurrent.futures, through the event loop."""
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(workers, get_context(start)) as processes:
         yield partial(loop.run_in_executor, processes)
@@ -91,7 +91,7 @@ async def executor(workers: int, start: str = "spawn") -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def multiprocessing_pool(workers: int) -> AsyncIterator[Call]:
-    """multiprocessing.Pool; its answers come by a thread of its own."""
+    """multiprocessing.Pool; its results arrive on a thread of its own."""
     loop = asyncio.get_running_loop()
 
     def call(fn: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -109,7 +109,7 @@ async def multiprocessing_pool(workers: int) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def anyio_to_process(workers: int) -> AsyncIterator[Call]:
-    """anyio.to_process, with a limiter as wide as our pool."""
+    """anyio.to_process, with a limiter as large as the pool."""
     from anyio import CapacityLimiter, to_process
 
     yield partial(to_process.run_sync, limiter=CapacityLimiter(workers))
@@ -131,7 +131,7 @@ KILLED = f"{2 * TOGETHER} jobs, one child killed"
 
 
 def cases(quick: bool) -> list[Case]:
-    """All that is measured; ours right after the floor, so that a noisy moment hits both."""
+    """All cases; poolhand right after the floor, so that noise affects both."""
     small, large = (40, 8) if quick else (2_000, 200)
     names = [name for name in CONTESTANTS if name != FORKED]
     return [
@@ -147,14 +147,14 @@ def cases(quick: bool) -> list[Case]:
 
 
 async def warm_up(call: Call, workers: int) -> None:
-    """Has every process started and used."""
+    """Start and use every process once."""
     await asyncio.gather(*(call(nap, NAP) for _ in range(workers)))
     for _ in range(5):
         await asyncio.gather(*(call(echo, b"") for _ in range(workers)))
 
 
 async def warm(case: Case) -> Sample:
-    """Seconds per job of processes that are up."""
+    """Seconds per job with started processes."""
     payload = bytes(case.size)
 
     async def ask(call: Call) -> None:
@@ -170,7 +170,7 @@ async def warm(case: Case) -> Sample:
 
 
 async def cold(case: Case) -> Sample:
-    """Seconds from no process to the answer of the first job."""
+    """Seconds from no process to the result of the first job."""
     import_module(LIBRARIES.get(case.contestant, "concurrent.futures"))
     cpu, wall = time.process_time(), time.perf_counter()
     async with CONTESTANTS[case.contestant](1) as call:
@@ -179,7 +179,7 @@ async def cold(case: Case) -> Sample:
 
 
 async def killed(case: Case) -> Sample:
-    """What came of jobs that run and wait when the child of one of them is killed."""
+    """The outcome of running and waiting jobs when the child of one of them is killed."""
     ends: Counter[str] = Counter()
 
     async def ask(call: Call, fn: Callable[..., None], *args: Any) -> str:
@@ -202,7 +202,7 @@ async def killed(case: Case) -> Sample:
 
 
 def take(case: Case) -> Sample:
-    """The sample, or the name of what is missing; anything else ends the process with a trace."""
+    """The sample, or the name of a missing library; any other error ends the process."""
     measures = {COLD: cold, KILLED: killed}
     try:
         return asyncio.run(measures.get(case.measure, warm)(case))
@@ -214,7 +214,7 @@ Figures = dict[Case, list[Sample]]
 
 
 def collect(listed: list[Case], repeats: int, quick: bool) -> Figures:
-    """One sample of each case per repeat; what is missing or counted is not tried again."""
+    """One sample of each case per repeat; a missing or counted case is not repeated."""
     figures: Figures = {case: [] for case in listed}
     numbers = count(1)
 
@@ -233,7 +233,7 @@ def collect(listed: list[Case], repeats: int, quick: bool) -> Figures:
 
 
 def row(case: Case, figures: Figures) -> list[str]:
-    """One line: medians, and the median of the ratios to the floor within each repeat."""
+    """One row: medians, and the median of the ratios to the floor within each repeat."""
     samples = figures[case]
     problem = next((one.problem for one in samples if one.problem), "")
     if problem or samples[0].told:
@@ -261,7 +261,7 @@ HEADER = ("measure", "contestant", "wall", "× floor", "CPU of the parent", "× 
 
 
 def main() -> int:
-    """Runs, prints, writes; the exit code is 1 when a contestant crashed."""
+    """Run, print, write; the exit code is 1 when a contestant crashed."""
     given = arguments(__doc__)
     if given.probe:
         print(json.dumps(asdict(take(Case(**json.loads(given.probe[0]))))))

@@ -1,4 +1,4 @@
-"""Where the time of our no-op jobs goes."""
+"""Where the time of no-op jobs goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probe import WARM_UP, runner
 
 
 def profile(jobs: int, top: int = 25) -> None:
-    """Prints the functions that cost most themselves; the profiler itself inflates small calls."""
+    """Print the functions with the highest own time; the profiler inflates small calls."""
     profiler = cProfile.Profile()
     with runner("asyncio") as running:
         running.run(ours(WARM_UP, no_op))

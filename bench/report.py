@@ -56,7 +56,7 @@ def rows(figures: Figures) -> Iterator[Row]:
 def ratio(figures: Figures, case: Case, other: Case | None) -> float | None:
     """The median of the ratios within each repeat; None when either case has no figure.
 
-    Both samples of a ratio are taken within seconds, so that a slow minute of the machine cancels.
+    Both samples of a ratio are taken within seconds: a slow minute of the machine cancels out.
     """
     if other not in figures or problem(figures[case]) or problem(figures[other]):
         return None
@@ -71,7 +71,7 @@ def middle(samples: Sequence[Sample]) -> Sample:
 
 
 def shown(value: float | None) -> str:
-    """A ratio, or nothing."""
+    """A ratio, or an empty text."""
     return "" if value is None else f"{value:.2f}"
 
 
@@ -114,7 +114,7 @@ def pending_row(case: Case, figures: Figures) -> Row:
 
 
 def drain_row(case: Case, figures: Figures) -> Row:
-    """CPU µs per drained job; the bare heapq is the floor, growth is long against short."""
+    """CPU µs per drained job; the bare heapq is the floor; growth compares long with short."""
     bare = replace(case, contestant=HEAPQ)
     row = timed(case, f"drain, {case.size:,} queued", middle(figures[case]))
     row = replace(row, to_floor=shown(ratio(figures, case, bare)))
@@ -126,7 +126,7 @@ def drain_row(case: Case, figures: Figures) -> Row:
 
 
 def grown(case: Case, figures: Figures) -> float | None:
-    """Time per job of a long queue in units of the short one's; None for the short one itself."""
+    """Time per job of a long queue divided by that of the short one; None for the short one."""
     name = (case.measure, case.contestant)
     smaller = (
         other
@@ -158,7 +158,7 @@ def table(lines: list[Row]) -> str:
 
 
 def summary(lines: list[Row]) -> str:
-    """How many goals were met, and each one that was not."""
+    """The number of goals met, and each goal that was missed."""
     verdicts = [(row, verdict) for row in lines if row.goal for verdict in row.goal.split("; ")]
     missed = [(row, verdict) for row, verdict in verdicts if verdict.startswith(goals.MISSED)]
     text = [f"Goals met: {len(verdicts) - len(missed)} of {len(verdicts)}."]

@@ -1,4 +1,4 @@
-"""Benchmark of streams: what jobs that tell much cost their loop and their store. See README.md."""
+"""Benchmark of streams: the cost of many events for their loop and their store. See README.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASES = [(store, who) for store in (SQLITE, POSTGRES) for who in (ALONE, READ)]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Lateness of the loop in ms, chunks a second, chunks to a write, µs of CPU per chunk."""
+    """Lateness of the loop in ms, chunks a second, chunks per write, µs of CPU per chunk."""
 
     p99: float = 0.0
     most: float = 0.0
@@ -106,7 +106,7 @@ def probe(store: str, who: str, seconds: float) -> Sample:
 
 
 def row(name: tuple[str, str], samples: list[Sample]) -> list[str]:
-    """One line: medians of the repeats, and the latest of all."""
+    """One row: medians of the repeats, and the maximum of all."""
     problem = next((one.problem for one in samples if one.problem), "")
     if problem:
         return [*name, problem, *[""] * (len(HEADER) - 3)]
@@ -123,7 +123,7 @@ def row(name: tuple[str, str], samples: list[Sample]) -> list[str]:
 
 HEADER = (
     "store",
-    "who listens",
+    "readers",
     "chunks a second",
     "chunks to a write",
     "CPU per chunk",
@@ -134,7 +134,7 @@ HEADER = (
 
 
 def main() -> int:
-    """Runs, prints, writes. A missed goal is told, not punished; a case that crashes is."""
+    """Run, print, write. A missed goal is reported, with exit code 0; a crash has exit code 1."""
     given = arguments(__doc__)
     seconds = QUICK_SECONDS if given.quick else SECONDS
     if given.probe:

@@ -33,7 +33,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class OfflineAgent:
-    """An agent that thinks for a while and answers; yours would ask a model here."""
+    """An agent that waits for a while and answers; yours would call a model here."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -46,7 +46,7 @@ class OfflineAgent:
 
 
 class Question(BaseModel):
-    """What a request asks, in its address or in its body."""
+    """The fields of a request, in its URL or in its body."""
 
     model_config = ConfigDict(extra="forbid")
     session_id: Text | None = None
@@ -64,12 +64,12 @@ def create_app(pool: AgentPool, **lifespan: Any) -> FastAPI:
         in_address = Question(session_id=session_id, query=query)
         asked = only_one(in_address, body or Question())
         try:
-            # Not parked in a full pool: who asks over HTTP wants to be told at once.
+            # Do not block in a full pool: an HTTP caller wants an answer at once.
             answer = await pool.submit(asked.pop("session_id"), asked, block=False)
         except Refused as refusal:
             raise busy(refusal) from None
         if answer["status"] == "error":
-            # The type alone: a message may hold what is not for callers. It is in the log.
+            # Only the type: the message, which is in the log, may hold data not meant for callers.
             answer["error"] = answer["error"].partition(":")[0]
         return answer
 
@@ -79,7 +79,7 @@ def create_app(pool: AgentPool, **lifespan: Any) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, error: RequestValidationError) -> Response:
-        # Without the input, which may not even be text that can be sent back.
+        # Without the input, which may not even be valid text.
         faults = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
         return Response(json.dumps({"detail": faults}), 422, media_type="application/json")
 
@@ -87,7 +87,7 @@ def create_app(pool: AgentPool, **lifespan: Any) -> FastAPI:
 
 
 def only_one(in_address: Question, in_body: Question) -> dict[str, str]:
-    """Return the fields of a question, each of which was given in one place or twice the same."""
+    """Return the fields of a request; a field that is given twice must be equal in both places."""
     faults, asked = [], {}
     for name in Question.model_fields:
         given = {getattr(in_address, name), getattr(in_body, name)} - {None}
@@ -111,13 +111,13 @@ def busy(refusal: Refused) -> HTTPException:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve offline agents over HTTP, on loopback.")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
-    parser.add_argument("--workers", type=int, default=4, help="agents that run side by side")
-    parser.add_argument("--queue", type=int, default=16, help="requests that may wait for one")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port")
+    parser.add_argument("--workers", type=int, default=4, help="agents that run at the same time")
+    parser.add_argument("--queue", type=int, default=16, help="requests that may wait for an agent")
     parser.add_argument("--think", type=float, default=0.5, help="seconds that an answer takes")
     given = parser.parse_args()
     log_events()
-    # uvicorn passes the signal on when it is done; a server that was drained has ended well.
+    # uvicorn raises the signal again when it is done; a drained server has ended well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         agents = AgentPool(given.workers, given.queue, partial(OfflineAgent, given.think), "agents")

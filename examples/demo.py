@@ -1,6 +1,6 @@
 """Watch durable agents at work: many sessions, one SQLite file, two processes, one of them killed.
 
-`python examples/demo.py` goes on until Ctrl-C, then drains; with `--once` it ends by itself.
+`python examples/demo.py` runs until Ctrl-C, then drains; with `--once` it ends by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def main() -> int:
     return run.run(flags.parse(sys.argv[1:]))
 
 
-# The processes of process jobs import this file as well.
+# Child processes of jobs import this file as well.
 if __name__ == "__main__":
     sys.exit(main())

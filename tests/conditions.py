@@ -1,11 +1,10 @@
-"""The conditions in which a test meets a store: new, used by another app before, or old.
+"""The condition of a store at the start of a test: new, used by another app before, or old.
 
 A used store was closed and opened again. Jobs, documents and streams of others have come and gone:
 versions, numbers and tokens do not begin at 1. A pool, a job and a document of others are there.
-
 An old store was written by an earlier version (tests/old_store), with jobs in every state, and
-migrated by the code of today. Its pools are paused, and what was due has happened: a test meets
-only jobs of its own.
+migrated by the present code. Its pools are paused, and due jobs have been promoted: a test meets
+only its own jobs.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from poolhand.stores.open import store_of
 from poolhand.stores.sqlite.store import SqliteStore
 from tests.old_store.load import load_sqlite
 
-STRANGER = "stranger"  # whose pool, job, document and stream are in a used store
-WAITS = "strange-job"  # the one that waits there, in a pool that is paused
+STRANGER = "stranger"  # the name of the pool, job, document and stream in a used store
+WAITS = "strange-job"  # the job that waits there, in a paused pool
 GONE = 1e-6  # seconds after which something is old
 MANY = 7
 
@@ -50,7 +49,7 @@ def _order(id: str, **options: object) -> JobRequest:
 
 
 async def _run(store: Store, *orders: JobRequest) -> None:
-    """Have jobs come in, run and end."""
+    """Add, run and end jobs."""
     await store.add([JobBatch(orders)])
     claims = await store.claim(ClaimRequest(STRANGER, tuple(range(100)), (STRANGER,)))
     assert len(claims) == len(orders)
@@ -63,7 +62,7 @@ def _ended(claim: Claim) -> Change:
 
 
 async def use(store: Store) -> None:
-    """Do with a store, which is open, what another app does; leave it open."""
+    """Use an open store as another app does; leave it open."""
     await store.enroll(Owner(STRANGER, "strange host", "strange boot", 1, "1", works=True))
     await store.declare(undeclared(STRANGER))
     await _run(store, *(_order(f"pruned-{number}") for number in range(MANY)))
@@ -83,7 +82,7 @@ async def use(store: Store) -> None:
 
 
 async def use_at(store: Store) -> None:
-    """Use a store that is not open, and close it again."""
+    """Use a closed store, and close it again."""
     await store.open()
     try:
         await use(store)
@@ -92,7 +91,7 @@ async def use_at(store: Store) -> None:
 
 
 async def migrate_at(store: Store) -> None:
-    """Open a store of an earlier version, pause its pools, let what is due happen; close it."""
+    """Open a store of an earlier version, pause its pools, promote due jobs; close it."""
     await store.open()
     try:
         for pool in await store.pools():
@@ -107,7 +106,7 @@ _files: dict[tuple[str, str], bytes] = {}
 
 
 def used_file(path: Path, runtime: Runtime) -> None:
-    """Write a used file; made once for each boot that a runtime tells of, then copied."""
+    """Write a used file; made once for each boot id of a runtime, then copied."""
 
     def make(made: Path) -> None:
         asyncio.run(use_at(SqliteStore(made, runtime)))
@@ -116,7 +115,7 @@ def used_file(path: Path, runtime: Runtime) -> None:
 
 
 def old_file(path: Path, runtime: Runtime) -> None:
-    """Write an old file, migrated; made once for each boot that a runtime tells of."""
+    """Write an old file, migrated; made once for each boot id of a runtime."""
 
     def make(made: Path) -> None:
         load_sqlite(made)
@@ -135,7 +134,7 @@ def _write_file(path: Path, name: tuple[str, str], make: Callable[[Path], None])
 
 
 def use_url(url: str) -> None:
-    """Use the store of a URL, as a process of its own would."""
+    """Use the store of a URL, as another process would."""
     runtime = Runtime()
     if url.startswith("sqlite:///"):
         used_file(Path(url.removeprefix("sqlite:///")), runtime)

@@ -1,4 +1,4 @@
-"""Settings for every test; fixtures live beside the tests that use them, those of servers apart."""
+"""Settings for every test; fixtures are beside the tests that use them, except for servers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytest_plugins = ["tests.servers", "tests.schemas", "tests.pooler"]
 settings.register_profile(
     "fresh", print_blob=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-# A run says something about the code alone: the same examples each time. `make soak` draws others.
+# Reproducible: the same examples in every run. `make soak` draws others.
 settings.register_profile(
     "same", settings.get_profile("fresh"), derandomize=True, max_examples=examples(100)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A test's own timeout raises inside it, which an event loop can swallow. This much later the
-# process tells what each thread does and ends; the run goes on without it and names the test.
+# process prints what each thread does and ends; the run continues and names the test.
 LAST_RESORT = 30
 _screen = pytest.StashKey[int]()
 
@@ -36,7 +36,7 @@ _screen = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_screen] = os.dup(2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Started in the background of a shell; what the tests start would ignore Ctrl-C as well.
+        # Started in the background of a shell, processes of the tests would ignore Ctrl-C as well.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests stay until the end: no collection need look through them again.
+    # Thousands of test objects stay until the end: no collection needs to scan them again.
     gc.collect()
     gc.freeze()
 
@@ -74,14 +74,14 @@ def _limit(item: pytest.Item) -> float:
 
 @pytest.fixture(autouse=True)
 def _no_lines_of_others(request: pytest.FixtureRequest) -> None:
-    """Let failures that earlier tests left unasked be logged before a test looks at the log."""
+    """Let pending failure logs of earlier tests be written before a test reads the log."""
     if "caplog" in request.fixturenames:
         gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def _no_subscribers_left() -> Iterator[None]:
-    """See that a test ends its subscriptions to the events of every pool of this process."""
+    """Check that a test ends its subscriptions to the events of all pools of this process."""
     before = EVENTS._subscribers, EVENTS.reported
     yield
     after = EVENTS._subscribers, EVENTS.reported
@@ -92,7 +92,7 @@ def _no_subscribers_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_store_threads_left() -> Iterator[None]:
-    """See that a test closes its stores: an open one may write into the store of a later test."""
+    """Check that a test closes its stores: an open one may write into the store of a later test."""
     before = _store_threads()
     yield
     left = _store_threads() - before

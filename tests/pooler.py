@@ -55,7 +55,7 @@ class Pooler:
         return f"{self.unsaid(url)}&pooler=transaction"
 
     def unsaid(self, url: str) -> str:
-        """Return a URL that leads here without saying what this is."""
+        """Return a URL of the pooler without `pooler=transaction`."""
         return url.replace(f":{urlsplit(url).port}/", f":{self.port}/")
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ def find_pooler() -> Path:
 
 @pytest.fixture(scope="session")
 def pooler(postgres: PostgresServer) -> Iterator[Pooler]:
-    """Give a pooler with two connections for everybody."""
+    """Return a pooler with two connections for all clients."""
     try:
         program = find_pooler()
     except ServerMissing as missing:
@@ -90,7 +90,7 @@ def pooler(postgres: PostgresServer) -> Iterator[Pooler]:
 
 @pytest.fixture
 def lenient_pooler(postgres: PostgresServer, pooler: Pooler) -> Iterator[Pooler]:
-    """Give a pooler that lets a client believe that its settings are kept."""
+    """Return a pooler that lets a client believe that its settings are kept."""
     names = ", ".join(sorted(SERVER_SETTINGS))
     running = Pooler(find_pooler(), postgres, f"ignore_startup_parameters = {names}\n")
     yield running
@@ -99,5 +99,5 @@ def lenient_pooler(postgres: PostgresServer, pooler: Pooler) -> Iterator[Pooler]
 
 @pytest.fixture
 def pooled(schema: str, pooler: Pooler) -> str:
-    """Give the URL of a new and empty schema by way of the pooler."""
+    """Return the URL of a new and empty schema, through the pooler."""
     return pooler.through(schema)

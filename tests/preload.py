@@ -1,4 +1,4 @@
-"""Libraries that are put before those of a program by LD_PRELOAD, to break what it relies on."""
+"""Libraries for LD_PRELOAD that inject faults into a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHAT, HOW = "a C compiler", "apt-get install gcc libc6-dev"
 
 
 def preload(source: Path, folder: Path) -> Path:
-    """Compile a library into a folder; raises ServerMissing where that cannot be done."""
+    """Compile a library into a folder; raises ServerMissing if that is not possible."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         raise ServerMissing(WHAT, ["gcc"], [], HOW)

@@ -1,7 +1,7 @@
 """Schemas of the PostgreSQL that all tests of a process share.
 
-`schema` is new and empty. `store_schema` has the tables of a store, with nothing in them: schemas
-are migrated once, and emptied after each test, which is a hundred times cheaper than to make them.
+`schema` is new and empty. `store_schema` has the empty tables of a store: schemas are migrated once
+and emptied after each test, which is a hundred times cheaper than making them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
 from tests.private_servers.postgres_server import PostgresServer
 
-# What a test might change in a schema beside the rows of its tables.
+# What a test might change in a schema besides the rows of its tables.
 FINGERPRINT = """
 SELECT string_agg(concat_ws(' ', relname, relkind, relnatts, relacl, relowner, relhastriggers,
     relrowsecurity, reloptions), ',' ORDER BY relname)
@@ -34,13 +34,13 @@ SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> 'poolhand
 SEQUENCES = "SELECT sequencename FROM pg_sequences WHERE schemaname = $1"
 DELETE = "DELETE FROM {{schema}}.{name};"
 RESTART = "SELECT setval('{{schema}}.{name}', 1, false);"
-# As the first step of the migrations writes it.
+# As the first migration writes it.
 COUNTERS = "INSERT INTO {schema}.poolhand_counters VALUES (0, gen_random_uuid()::text);"
 LOCK_TIMEOUT = "SET lock_timeout = '5s'"
 
 
 class Schemas:
-    """Makes and empties schemas, over one connection, on a thread and event loop of its own."""
+    """Makes and empties schemas, over one connection, on its own thread and event loop."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class Schemas:
         return self._free.pop() if self._free else self._run(self._migrate())
 
     def give_back(self, schema: str) -> None:
-        """Empty the tables of a schema; one that was changed in other ways is dropped."""
+        """Empty the tables of a schema; a schema with other changes is dropped."""
         if self._run(self._empty(schema)):
             self._free.append(schema)
         else:
@@ -100,7 +100,7 @@ class Schemas:
         return schema
 
     async def _empty(self, schema: str) -> bool:
-        """Return False for a schema whose tables or migrations are not as they were."""
+        """Return False for a schema whose tables or migrations have changed."""
         found = await self._connection.fetchval(FINGERPRINT, schema)
         if found != self._fingerprint:
             return False
@@ -119,7 +119,7 @@ def schemas(postgres: PostgresServer) -> Iterator[Schemas]:
 
 @pytest.fixture
 def schema(schemas: Schemas) -> Iterator[str]:
-    """Give the URL of a new and empty schema, which is quicker made than a database."""
+    """Return the URL of a new and empty schema, which is faster to make than a database."""
     name = schemas.new()
     yield schemas.url(name)
     schemas.drop(name)
@@ -127,7 +127,7 @@ def schema(schemas: Schemas) -> Iterator[str]:
 
 @pytest.fixture
 def store_schema(schemas: Schemas) -> Iterator[str]:
-    """Give the URL of a schema with the tables of a store, which are empty."""
+    """Return the URL of a schema with the empty tables of a store."""
     name = schemas.take()
     yield schemas.url(name)
     schemas.give_back(name)

@@ -36,7 +36,7 @@ _NEEDS = re.compile(r"needs (?P<what>.+); install it with: (?P<how>.+)")
 
 @pytest.fixture(scope="session")
 def postgres_binaries() -> Path:
-    """Give the folder of PostgreSQL's programs; whoever asks for it needs them."""
+    """Return the folder of PostgreSQL's programs; requesting it requires them."""
     named = os.environ.get("POSTGRES_BIN")
     try:
         return find_postgres(Path(named) if named else None)["postgres"].parent
@@ -46,14 +46,14 @@ def postgres_binaries() -> Path:
 
 @pytest.fixture(scope="session")
 def postgres(postgres_binaries: Path) -> Iterator[PostgresServer]:
-    """Give a running PostgreSQL; tests share it, and must not stop it or count what it does."""
+    """Return a running PostgreSQL; tests share it and must not stop it or count its actions."""
     with PostgresServer(durable=False, binaries=postgres_binaries) as server:
         yield server
 
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> Iterator[str]:
-    """Give the URL of a new and empty database."""
+    """Return the URL of a new and empty database."""
     url = postgres.database()
     yield url
     postgres.drop(url)
@@ -61,10 +61,10 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def copying_binaries(postgres_binaries: Path) -> Iterator[Path]:
-    """Give a folder of programs whose initdb copies what it has made before, which is quicker."""
+    """Return a folder of programs whose initdb copies its first result, which is faster."""
     with tempfile.TemporaryDirectory(prefix="poolhand-pg-made-") as name:
         folder = Path(name)
-        # Servers run as another user where this is root, and what was made belongs to it.
+        # If this is root, servers run as another user, who owns the files.
         folder.chmod(0o777)
         for program in ("postgres", "psql"):
             (folder / program).symlink_to(postgres_binaries / program)
@@ -75,13 +75,13 @@ def copying_binaries(postgres_binaries: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def own_postgres(copying_binaries: Path) -> Iterator[PostgresServer]:
-    """Give a running PostgreSQL to one test alone, to be stopped, killed and held."""
+    """Return a running PostgreSQL for one test alone, to be stopped, killed and paused."""
     with PostgresServer(binaries=copying_binaries) as server:
         yield server
 
 
 def do_without(missing: ServerMissing) -> NoReturn:
-    """Fail under CI, where nothing may be left out unseen; skip at home."""
+    """Fail under CI, where no test may be left out silently; skip otherwise."""
     if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         pytest.fail(str(missing), pytrace=False)
     pytest.skip(f"needs {missing.what}; install it with: {missing.how}")
@@ -89,7 +89,7 @@ def do_without(missing: ServerMissing) -> NoReturn:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    # After the others: below pages of theirs it is read.
+    # Last, so that it is printed below the other sections.
     yield
     skipped = terminalreporter.stats.get("skipped", [])
     needs = Counter(found.groups() for report in skipped if (found := _NEEDS.search(_why(report))))

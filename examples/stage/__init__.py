@@ -1,1 +1,1 @@
-"""What the demo is made of: the tenants, their agents, and the ways to watch them."""
+"""The parts of the demo: the tenants, their agents, and the ways to watch them."""

@@ -1,7 +1,7 @@
-"""The agents: they think in steps, call tools, fail, and hit limits, all without a network.
+"""The agents: they work in steps, call tools, fail, and hit limits, all without a network.
 
-Plain functions, which `kept` makes tasks of. What an agent knows of its earlier attempts it asks
-of its job: they may have been made by another process.
+Plain functions, which `kept` registers as tasks. An agent asks its job about earlier attempts:
+another process may have made them.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from poolhand import GiveUp, Retry, RetryLater, current_job
 from poolhand.views import Job
 from stage.plan import Habit, Turn
 
-OPERATOR = "operator"  # who runs dead letters again, when the cause is mended
+OPERATOR = "operator"  # the operator that retries dead letters when the cause is fixed
 PASSAGES = 1_500
 DIMENSIONS = 64
 BLOCKS_FOR = 0.3
 
 
 def keep_log_quiet() -> None:
-    """Leave failures to the screen: agents fail on purpose, and the log would run across it."""
+    """Keep failures out of the log: agents fail on purpose, and the screen shows it."""
     logging.getLogger("poolhand").setLevel(logging.CRITICAL)
 
 
 class ToolFailed(Exception):
-    """A fault that may pass: worth another attempt."""
+    """A temporary fault: worth another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take at this speed; timeouts stay long enough for a busy machine."""
+    """Durations at this speed; timeouts stay long enough for a busy machine."""
 
     speed: float
 
@@ -69,9 +69,9 @@ async def think(turn: Turn, pace: Pace) -> str:
 
 
 def call_tool(turn: Turn, pace: Pace) -> str:
-    """Answer one turn by blocking code: a plain function, which a worker runs in a thread."""
+    """Answer one turn with blocking code: a plain function, which a worker runs in a thread."""
     if turn.habit is Habit.HANGS and _me().attempts == 1:
-        # Nobody can interrupt this: the job times out, its slot is stuck until the tool returns.
+        # A thread cannot be interrupted: the job times out, and its slot is stuck until then.
         time.sleep(pace.timeout * 1.7)
     time.sleep(pace.seconds(sum(turn.steps)))
     return f"answer {turn.number}, by a tool"
@@ -80,7 +80,7 @@ def call_tool(turn: Turn, pace: Pace) -> str:
 def rank(turn: Turn, pace: Pace) -> str:
     """Answer one turn from the nearest of many passages: CPU work, which runs in a process."""
     if turn.habit is Habit.KILLED and _me().attempts == 1:
-        # What the kernel does to a process when the machine runs out of memory.
+        # As the kernel does when the machine runs out of memory.
         os.kill(os.getpid(), signal.SIGKILL)
     question = _embed(f"question {turn.number}")
     passages = range(max(1, round(pace.seconds(PASSAGES))))
@@ -128,12 +128,12 @@ async def _act(turn: Turn, pace: Pace, me: Job) -> None:
 
 
 def _read_page() -> None:
-    """Wait as a client without async does: until it returns, nobody else on the loop gets on."""
+    """Block as a client without async does: nothing else on the loop runs until it returns."""
     time.sleep(BLOCKS_FOR)
 
 
 async def _until_told(seconds: float) -> None:
-    """Work until the soft timeout comes, then leave it at what there is."""
+    """Work until the soft timeout, then return the partial result."""
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Commands for another terminal: what the user can see and do in the same file."""
+"""Commands for another terminal, on the same file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from stage.kept import POOL
 
 
 def export(flags: Flags) -> str:
-    """Return what makes the file the store of all commands of a shell."""
+    """Return the line that makes the file the store of all commands of a shell."""
     return f"export POOLHAND_STORE={shlex.quote(flags.store)}"
 
 
 def while_it_runs() -> list[str]:
-    """Return commands whose effect is seen in the live view."""
+    """Return commands whose effect is visible in the live view."""
     words = ("jobs list --status running", f"pools pause {POOL}", f"pools resume {POOL}")
     return [f"{_program()} {some}" for some in words]
 
 
 def afterwards(flags: Flags, dead: int) -> list[str]:
-    """Return commands that look at what has become of everything."""
+    """Return commands that show what happened to all jobs."""
     seen = "dead list" if dead else "audit --kind pool_rerun"
     store = shlex.quote(flags.store)
     words = ("jobs list --limit 10", seen, "doctor")
@@ -32,14 +32,14 @@ def afterwards(flags: Flags, dead: int) -> list[str]:
 
 
 def again(flags: Flags) -> str:
-    """Return the command that goes on with what is left in the file."""
+    """Return the command that continues with the jobs left in the file."""
     demo = Path(__file__).parents[1] / "demo.py"
     words = [_near(Path(sys.executable)), _near(demo), "--store", flags.store]
     return shlex.join(words)
 
 
 def _program() -> str:
-    """Return how `poolhand` is called here: by its name where the shell finds the same one."""
+    """Return how to call `poolhand` here: by name if the shell finds the same program."""
     beside = Path(sys.executable).with_name("poolhand")
     found = shutil.which("poolhand")
     if found is not None and Path(found).samefile(beside if beside.exists() else found):
@@ -50,5 +50,5 @@ def _program() -> str:
 
 
 def _near(path: Path) -> str:
-    """Return a path as it is written here, if that is shorter."""
+    """Return a path relative to this folder if that is shorter."""
     return min((str(path), os.path.relpath(path)), key=len)

@@ -1,4 +1,4 @@
-"""The crew: worker processes beside this one. One is killed in the middle of its work."""
+"""The crew: worker processes beside this one, of which one is killed while it works."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from stage.process import READER, READY, Fate, Process
 EXAMPLES = Path(__file__).parents[1]
 LONGEST_LINE = 1 << 20
 UP_WITHIN = 15.0
-# When a process is killed after it came up, in parts of a round: the first one in the middle of the
-# burst, the others now and then.
+# When a process is killed after its start, in parts of a round: the first one in the middle of
+# the burst, the others now and then.
 FIRST_KILL, NEXT_KILL = 0.35, 1.0
 REPLACED_AFTER = 2.0
 STOP_WITHIN = 12.0
@@ -67,7 +67,7 @@ class Second:
             self._child.send_signal(number)
 
     async def _read(self) -> None:
-        """Hear what it tells until it is gone."""
+        """Read its events until it ends."""
         assert self._child.stdout is not None
         try:
             async for line in self._child.stdout:
@@ -85,7 +85,7 @@ class Second:
         try:
             event = READER.decode(line)
         except msgspec.MsgspecError:
-            # No event: what Python says when it ends badly.
+            # Not an event: Python's output when it ends with an error.
             self.words = [*self.words, line.decode(errors="replace").strip()][-LAST_WORDS:]
         else:
             self._hear(event, self.process)
@@ -93,7 +93,7 @@ class Second:
 
 
 class Crew:
-    """Starts a second process, kills it while it works, and puts another one in its place."""
+    """Starts a second process, kills it while it works, and replaces it."""
 
     def __init__(self, flags: Flags, newsroom: Newsroom, hear: Hear) -> None:
         self.falls: list[Fall] = []
@@ -107,14 +107,14 @@ class Crew:
 
     @property
     def process(self) -> Process | None:
-        """The second process, or the last one there was."""
+        """The second process, or the last one."""
         return None if self._second is None else self._second.process
 
     def begin(self, tasks: TaskGroup) -> None:
         self._task = tasks.create_task(self._work())
 
     async def stop(self) -> None:
-        """Let the second process finish what it runs and give back the rest; wait for its end."""
+        """Let the second process finish its running jobs and hand back the rest; wait for it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -130,12 +130,12 @@ class Crew:
             self._mourn(second)
 
     def hurry(self) -> None:
-        """Let the second process stop now; it gives back what it runs."""
+        """Stop the second process now; it hands back its running jobs."""
         if self._second is not None:
             self._second.send(signal.SIGTERM)
 
     def taken_back(self, pid: int, count: int) -> None:
-        """Note that others have the jobs of a process that was killed."""
+        """Record that others have the jobs of a killed process."""
         process = self.process
         if process is not None and process.pid == pid:
             fall = self._fall(process)
@@ -145,7 +145,7 @@ class Crew:
             process.lose()
 
     async def _work(self) -> None:
-        """Keep a second process at work; in one round only the first of them is killed."""
+        """Keep a second process running; in one round only the first of them is killed."""
         while True:
             second = self._second = await self._start()
             await self._see_it_up(second)
@@ -168,7 +168,7 @@ class Crew:
             stdout=PIPE,
             stderr=STDOUT,
             limit=LONGEST_LINE,
-            start_new_session=True,  # Ctrl-C is for the demo, which tells the others
+            start_new_session=True,  # Ctrl-C is for the demo, which stops the others
         )
         name, slots = f"worker {self._number}", self._flags.second_slots
         return Second(Process(name, child.pid, slots, Fate.STARTING), child, self._hear)
@@ -184,7 +184,7 @@ class Crew:
         self.up.set()
 
     async def _kill(self, second: Second) -> None:
-        """Kill it without a warning when its time has come and it is at work."""
+        """Kill it at its time if it is working."""
         process, wanted = second.process, max(1, self._flags.second_slots // 2)
         part = NEXT_KILL if self.falls else FIRST_KILL
         with suppress(TimeoutError):
@@ -198,7 +198,7 @@ class Crew:
             self._fall(process)
 
     def _mourn(self, second: Second) -> bool:
-        """Tell how a process ended, and whether it is to be replaced."""
+        """Report how a process ended, and return whether to replace it."""
         process, code = second.process, second.code
         if code == -signal.SIGKILL:
             self._fall(process)
@@ -214,7 +214,7 @@ class Crew:
         return False
 
     def _fall(self, process: Process) -> Fall:
-        """Return the fall of a process that was killed, by us or by somebody else."""
+        """Return the record of a killed process, also one that the demo did not kill."""
         if not self.falls or self.falls[-1].pid != process.pid:
             self.falls.append(Fall(process.pid, self._newsroom.elapsed))
             process.fate = Fate.KILLED
@@ -226,5 +226,5 @@ class Crew:
 
 
 def _path() -> str:
-    """Return where another process finds what this one finds."""
+    """Return an environment in which another process finds the same modules."""
     return os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))

@@ -15,7 +15,7 @@ SCHEME = "sqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the user asked for, checked; without a store, one is made in a temporary folder."""
+    """The checked flags; without a store, one is made in a temporary folder."""
 
     once: bool = False
     store: str = ""
@@ -28,7 +28,7 @@ class Flags:
 
     @property
     def second_slots(self) -> int:
-        """How many of the slots the second process has."""
+        """The number of slots of the second process."""
         return self.slots // 2
 
     @property
@@ -37,7 +37,7 @@ class Flags:
 
 
 def parse(words: Sequence[str]) -> Flags:
-    """Read the flags; ends the program with a message when one is wrong."""
+    """Read the flags; a wrong one ends the program with a message."""
     default = Flags()
     parser = argparse.ArgumentParser(
         prog="demo.py",
@@ -115,7 +115,7 @@ def _store(word: str) -> str:
 
 
 def _between(low: N, high: N, kind: Callable[[str], N]) -> Callable[[str], N]:
-    """Return a reader of numbers within these bounds."""
+    """Return a parser of numbers within these bounds."""
     sort = "a whole number" if kind is int else "a number"
 
     def read(word: str) -> N:
@@ -123,7 +123,7 @@ def _between(low: N, high: N, kind: Callable[[str], N]) -> Callable[[str], N]:
             value = kind(word)
         except ValueError:
             value = None
-        # Written so that nan, which compares with nothing, is refused too.
+        # Written so that nan, which compares as false, is refused too.
         if value is None or not low <= value <= high:
             raise argparse.ArgumentTypeError(
                 f"{word!r} is not allowed; give {sort} from {low:g} to {high:,}"

@@ -1,4 +1,4 @@
-"""The app: where the jobs of the demo are kept, by which rules, and which tasks there are.
+"""The app: the store of the demo, the rules of its pool, and its tasks.
 
 Every process of the demo makes the same one from the same flags; that is all they need to share
 the work.
@@ -17,7 +17,7 @@ from stage.plan import Habit, Turn
 POOL = "demo"
 QUEUE_PER_SLOT = 5
 PROCESS_SECONDS = 30.0  # the first job of a process waits until it is up
-KEEP_RESULTS = 900.0  # a demo that goes on for hours shall not fill the disk
+KEEP_RESULTS = 900.0  # a demo that runs for hours must not fill the disk
 IN_A_THREAD = {Habit.TOOL, Habit.HANGS}
 IN_A_PROCESS = {Habit.RANKS, Habit.KILLED}
 

@@ -1,7 +1,7 @@
 """The ledger: figures of all processes together, read from the audit log of the store.
 
-Every submit, start, retry and outcome stands there, written with the change it tells of. So the
-figures are right whatever dies, also about what a killed process could not tell any more.
+Every submit, start, retry and outcome is there, written with its change. So the figures are right
+whatever dies, also for what a killed process could not report any more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOST = "poolhand.errors.JobLost"  # the error of an attempt whose process died
 
 
 class Origin(StrEnum):
-    """Whose a job is: a turn of this run, a dead letter run again, or of an earlier run."""
+    """The origin of a job: a turn of this run, a retried dead letter, or an earlier run."""
 
     TURN = "turn"
     RERUN = "rerun"
@@ -47,7 +47,7 @@ class Known:
 
 @dataclass(slots=True)
 class Figures:
-    """What one tenant has had of the pool."""
+    """The share of one tenant in the pool."""
 
     sessions: int = 0
     turns: int = 0
@@ -67,10 +67,10 @@ class Figures:
 
 
 class Ledger:
-    """Figures that are bounded in size; `mark` is what the idempotency keys of this run begin with.
+    """Figures of bounded size; `mark` is the prefix of the idempotency keys of this run.
 
-    `recovered` counts jobs whose process died under them, `recovered_over` those that have ended
-    since.
+    `recovered` counts jobs whose process died while it ran them, `recovered_over` those that have
+    ended since.
     """
 
     def __init__(self, tenants: Iterable[str], newsroom: Newsroom, mark: str) -> None:
@@ -96,7 +96,7 @@ class Ledger:
 
     @property
     def done(self) -> int:
-        """How many jobs have ended in this run, of whatever origin."""
+        """The number of jobs that ended in this run, of any origin."""
         return self._done
 
     def alive(self, origin: Origin) -> int:
@@ -104,7 +104,7 @@ class Ledger:
         return sum(known.origin is origin for known in self.live.values())
 
     def title(self, session: str | None) -> str:
-        """Return what a session is about, as its user wrote it; else its name."""
+        """Return the topic of a session as its user wrote it; else its name."""
         return self._titles.get(session or "") or str(session)
 
     def rate(self) -> float:
@@ -120,14 +120,14 @@ class Ledger:
         return [self._buckets[bucket] for bucket in range(last - length, last)]
 
     def shares(self) -> dict[str, float]:
-        """Return which part of the jobs that began lately was whose."""
+        """Return the share of each tenant in the jobs that began lately."""
         while self._starts and self._starts[0][0] < self.newsroom.elapsed - RECENT:
             self._starts.popleft()
         counts = Counter(tenant for _, tenant in self._starts)
         total = counts.total() or 1
         return {tenant: counts[tenant] / total for tenant in self.tenants}
 
-    # What the traffic tells
+    # Reports of the traffic
 
     def begin_round(self, number: int, sessions: list[Session]) -> None:
         self.round = number
@@ -146,7 +146,7 @@ class Ledger:
         self.tenants[session.tenant].doubled += 1
         self.newsroom.tell(session.tenant, f"{session.id} sent twice, runs once", GOOD)
 
-    # What the store tells
+    # Records of the store
 
     async def begin(self, operator: Operator) -> None:
         """Begin at the end of the log."""
@@ -154,14 +154,14 @@ class Ledger:
         self._read = last[-1].number if last else 0
 
     def find(self, job: JobView) -> None:
-        """Take in a job that an earlier run has left."""
+        """Add a job that an earlier run has left."""
         self.found += 1
         self.planned += 1
         self.live[job.id] = Known(job.key, Origin.FOUND)
         self._figures(job.key).waiting += 1
 
     async def catch_up(self, operator: Operator) -> None:
-        """Read what was written since the last time."""
+        """Read the records since the last time."""
         # One at a time: a line that is read twice would count twice.
         async with self._reading:
             while lines := await operator.audit(self._read, LINES_AT_ONCE):
@@ -171,7 +171,7 @@ class Ledger:
                         self.take(line)
 
     def take(self, line: AuditView) -> None:
-        """Take in one line of the log."""
+        """Add one line of the log."""
         id = line.job or ""
         if line.kind == audit.SUBMIT:
             self._submit(id, line)

@@ -11,19 +11,19 @@ from stage.state import State
 
 
 def say(text: str) -> None:
-    """Print a line; when nobody reads any more, end quietly, as other commands do."""
+    """Print a line; when the reader is gone, end quietly, as other commands do."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         if not hasattr(signal, "SIGPIPE"):
             raise
-        # Not from the start: the pipe to a child that has died would end everything, too.
+        # Not from the start: a broken pipe to a dead child would end the program, too.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.raise_signal(signal.SIGPIPE)
 
 
 class Lines:
-    """Prints one line now and then, and the headlines of the meantime before it."""
+    """Prints one line now and then, after the headlines since the last one."""
 
     interval = 1.0
 

@@ -1,4 +1,4 @@
-"""The news: what happened that is worth a line, told by the events of all processes."""
+"""The news: events of all processes that are worth a line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class News:
 
 
 class Newsroom:
-    """Keeps the latest news; headlines are those that a pipe is told as well."""
+    """Keeps the latest news; headlines are printed in a pipe as well."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -70,13 +70,13 @@ class Newsroom:
         self.latest_news.append(News(self.elapsed, tenant, text, tone))
 
     def headline(self, tenant: str, text: str, tone: str = PLAIN) -> None:
-        """Tell what is worth a line in a pipe as well."""
+        """Add a headline, which a pipe prints as well."""
         news = News(self.elapsed, tenant, text, tone, headline=True)
         self.latest_news.append(news)
         self.headlines.append(news)
 
     def hear(self, event: Event) -> None:
-        """Take in one event of any process."""
+        """Add one event of any process."""
         match event:
             case JobRetried(job=job):
                 self._retried(job)

@@ -1,4 +1,4 @@
-"""The plan of a round: who asks what, when, and how it will go. The same seed, the same plan."""
+"""The plan of a round: questions, their times and their outcomes. The same seed, the same plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOISY_SHARE = 0.5
 BURST_AT = 0.15
 LAST_ARRIVAL = 0.75
 
-# Some of them try to paint the screen; what a job says is text, never markup and never a command.
+# Some of them try to control the screen: text of a job is shown as text, never as markup.
 TITLES = (
     "refund order 1984",
     "summarise the contract",
@@ -64,7 +64,7 @@ class Habit(StrEnum):
     HANGS = "calls a tool once that outlives its hard timeout"
 
 
-ONCE_A_ROUND = 0.0  # every habit is dealt at least once
+ONCE_A_ROUND = 0.0  # every habit occurs at least once
 SHARES = {
     Habit.TOOL: 0.10,
     Habit.RANKS: 0.06,
@@ -84,7 +84,7 @@ SHARES = {
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question to an agent, as it is kept: all that the agent has to know."""
+    """One question to an agent, as it is stored: all that the agent has to know."""
 
     number: int
     habit: Habit
@@ -94,7 +94,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Session:
-    """A conversation of one user; in a burst, all its turns are handed in at once."""
+    """A conversation of one user; in a burst, all its turns are submitted at once."""
 
     id: str
     tenant: str
@@ -123,7 +123,7 @@ def make_round(flags: Flags, number: int) -> list[Session]:
             Session(
                 id=f"s{number}-{index:03d}",
                 tenant=names[0] if burst else names[1 + index % (len(names) - 1)],
-                user=f"user-{index % 50:02d}",  # whatever the seed: the store may know the session
+                user=f"user-{index % 50:02d}",  # the store may know the session
                 title=random.choice(TITLES),
                 starts_at=start * flags.seconds,
                 burst=burst,

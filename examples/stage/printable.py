@@ -1,10 +1,10 @@
-"""Text that a terminal may show as it is."""
+"""Text that is safe to show on a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return the text with whatever could steer a terminal spelled out."""
+    """Return the text with control characters escaped."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 

@@ -1,4 +1,4 @@
-"""What one worker process does, as its own events tell it."""
+"""The state of one worker process, from its own events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poolhand.observe.events import (
 )
 from poolhand.views import Event, Job
 
-# What one process tells another. Events are records with a tag: as JSON they are read back whole.
+# Messages between processes. Events are tagged records: as JSON they are read back whole.
 Told = (
     JobEnded
     | JobMarked
@@ -42,7 +42,7 @@ READER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Told)
 
 
 class Fate(StrEnum):
-    """How it is with a process."""
+    """The state of a process."""
 
     STARTING = "starting"
     AT_WORK = "at work"
@@ -53,7 +53,7 @@ class Fate(StrEnum):
 
 @dataclass(slots=True)
 class Held:
-    """A job in a slot; a stuck one is over, but its code runs on."""
+    """A job in a slot; a stuck one is over, but its code still runs."""
 
     job: Job
     since: float
@@ -62,7 +62,7 @@ class Held:
 
 @dataclass(slots=True)
 class Process:
-    """A worker process: who it is, how it is, and what each of its slots holds."""
+    """A worker process: its identity, its state, and the job in each of its slots."""
 
     name: str
     pid: int
@@ -75,7 +75,7 @@ class Process:
         return sum(not held.stuck for held in self.held.values())
 
     def hear(self, event: Event) -> None:
-        """Take in one of its events."""
+        """Apply one of its events."""
         match event:
             case JobStarted(job=job, slot=slot):
                 self.held[slot] = Held(job, time.monotonic())
@@ -89,7 +89,7 @@ class Process:
                 pass
 
     def lose(self) -> None:
-        """Hold nothing any more: others have it."""
+        """Clear its slots: others have its jobs."""
         self.held.clear()
 
     def _let_go(self, id: str) -> None:

@@ -1,4 +1,4 @@
-"""One run of the demo: the app, its workers, the traffic, somebody who watches, and the end."""
+"""One run of the demo: the app, its workers, the traffic, the view, and the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stage.traffic import Traffic
 
 DRAIN_SECONDS = 10.0
 LOOK_EVERY = 0.2
-MOST_RERUNS = 3  # of what is dead at the end: under a heavy load a job may time out for good again
+MOST_RERUNS = 3  # dead letters at the end: under a heavy load a job may time out for good again
 STOPPED_NOW = 130
 OURS = Filter(pool=POOL)
 DEAD = Filter(pool=POOL, dead=True)
@@ -56,7 +56,7 @@ class View(Protocol):
 
 
 class Run:
-    """Everything between the first submit and the last process that ends."""
+    """Everything between the first submit and the end of the last process."""
 
     def __init__(self, flags: Flags, kept: Kept, loop: AbstractEventLoop) -> None:
         mark = secrets.token_hex(4)
@@ -74,16 +74,16 @@ class Run:
         self._hurry: Task[WorkerReport] | None = None
 
     def hear(self, event: Event) -> None:
-        """Take in one event of this process, from any of its threads."""
+        """Handle one event of this process, from any of its threads."""
         if current_thread() is self._thread:
             self._hear_from(event, self.here)
             return
         with suppress(RuntimeError):
-            # The loop is closed: nobody is left who would show it.
+            # The loop is closed: there is no view left to show it.
             self._loop.call_soon_threadsafe(self._hear_from, event, self.here)
 
     def interrupt(self) -> None:
-        """Drain; when told again, stop now."""
+        """Drain; when called again, stop now."""
         if not self._interrupted.is_set():
             self._interrupted.set()
         elif self._hurry is None and self.state.draining:
@@ -92,7 +92,7 @@ class Run:
             self._hurry = asyncio.create_task(self.worker.drain(0))
 
     async def prepare(self) -> None:
-        """Find what an earlier run has left in the file."""
+        """Find the jobs that an earlier run has left in the file."""
         await self.ledger.begin(self.operator)
         after: int | None = None
         while True:
@@ -107,7 +107,7 @@ class Run:
             self.newsroom.headline("", text, GOOD)
 
     async def watched_by(self, view: View) -> WorkerReport:
-        """Work until the load is done or somebody interrupts, then drain."""
+        """Work until the load is done or an interrupt comes, then drain."""
         async with asyncio.TaskGroup() as tasks:
             watchers = [tasks.create_task(_paint(view)), tasks.create_task(self._look())]
             await self.worker.start()
@@ -127,7 +127,7 @@ class Run:
         return report
 
     async def close_books(self, report: WorkerReport) -> Books:
-        """Put together what everybody knows, now that nothing runs any more."""
+        """Collect all accounts, now that nothing runs any more."""
         await self.state.look(self.operator)
         await self.traffic.settle(self.operator)
         left = sum((await self.operator.count(UNFINISHED)).values())
@@ -139,7 +139,7 @@ class Run:
         return sum((await self.operator.count(DEAD)).values())
 
     async def _perform(self) -> None:
-        """Let everything happen, in one round to its end."""
+        """Run everything; in one round, to its end."""
         await self.crew.up.wait()
         await self.traffic.run(self._rerun_dead)
         await self._until_over(Origin.FOUND)
@@ -156,7 +156,7 @@ class Run:
             await self.state.looked.wait()
 
     async def _rerun_dead(self) -> None:
-        """Run the dead letters again, as an operator does who has mended the cause."""
+        """Retry the dead letters, as an operator does who has fixed the cause."""
         done = (await self.operator.retry_all(OURS, by=OPERATOR)).done
         await self.state.look(self.operator)
         if done:
@@ -255,7 +255,7 @@ async def _watch(run: Run) -> WorkerReport:
 
 
 def _on_signals(run: Run) -> None:
-    """Hear Ctrl-C on the event loop, where nothing can be interrupted half-way."""
+    """Handle Ctrl-C on the event loop, where it interrupts no code half-way."""
     loop = asyncio.get_running_loop()
 
     def hear(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 """The live view: the whole terminal, painted a few times a second.
 
-Text from jobs goes into Text objects, which know no markup, after `printable` has spelled out what
-could steer the terminal.
+Text from jobs is put into Text objects, which interpret no markup, after `printable` has escaped
+control characters.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Screen:
         return text
 
     def _machine_rows(self, room: int) -> int:
-        """Return the rows for pool and processes: the news keep some of the room."""
+        """Return the number of rows for pool and processes; the news keep some rows."""
         news = min(MOST_NEWS, max(3, room // 3)) + BORDER
         wanted = max(POOL_ROWS, self._state.flags.own_slots)
         return max(POOL_ROWS, min(wanted, room - BORDER - news))

@@ -1,7 +1,7 @@
-"""Another worker process: it takes jobs from the same file, and tells its events as JSON lines.
+"""Another worker process: it claims jobs from the same file, and prints its events as JSON lines.
 
-It is there to be killed. It ends in good order when it is asked to (SIGTERM), and when nobody holds
-its input any more: then the demo itself is gone.
+The demo kills it. It drains on SIGTERM, and when its standard input is closed: then the demo itself
+is gone.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def tell(event: Event) -> None:
 
 def _write(line: str) -> None:
     with suppress(OSError):
-        # One write for a line: events come from several threads. If nobody reads any more, the
-        # input is at its end, too, which is heard on the loop.
+        # One write per line: events come from several threads. If the reader is gone, standard
+        # input is closed, too, which the loop notices.
         os.write(1, f"{line}\n".encode())
 
 
 async def work(flags: Flags) -> None:
-    """Run jobs until told to stop; what then waits, or cannot be finished, stays in the file."""
+    """Run jobs until stopped; waiting and unfinished jobs stay in the file."""
     over = asyncio.Event()
     kept = Kept(flags)
     loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ async def _stop_now(worker: Worker) -> None:
         await worker.drain(0)
 
 
-# The processes of process jobs import this file as well.
+# Child processes of jobs import this file as well.
 if __name__ == "__main__":
     keep_log_quiet()
     unsubscribe = subscribe(tell)

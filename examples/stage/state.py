@@ -20,7 +20,7 @@ from stage.process import Fate, Process
 
 @dataclass(slots=True)
 class State:
-    """What there is to look at, and how far it is; `pool` is how the store sees it."""
+    """The state that views show, and the progress; `pool` is the pool as the store sees it."""
 
     flags: Flags
     newsroom: Newsroom
@@ -37,7 +37,7 @@ class State:
         self.file = Path(self.flags.store.removeprefix(SCHEME))
 
     async def look(self, operator: Operator) -> None:
-        """Ask the store how it is."""
+        """Query the store."""
         await self.ledger.catch_up(operator)
         for pool in await operator.pools():
             if pool.name == POOL:
@@ -62,7 +62,7 @@ class State:
         return sum(process.busy for process in self.processes)
 
     def progress(self) -> str:
-        """Return one line: how much is done, how fast it goes, what will come."""
+        """Return one line: how much is done, how fast, and what is left."""
         ledger = self.ledger
         if self.drain_until is not None:
             return self._drain_progress(self.drain_until)
@@ -73,13 +73,13 @@ class State:
         return f"{of}{ledger.done}/{ledger.planned} turns, {rate:.0f}/s, {eta}"
 
     def health(self) -> str:
-        """Return a few words: how many processes work, and what became of the jobs of others."""
+        """Return a few words: how many processes work, and what happened to the jobs of others."""
         at_work = sum(process.fate is Fate.AT_WORK for process in self.processes)
         many = "1 process" if at_work == 1 else f"{at_work} processes"
         return f"{many}, {jobs(self.ledger.recovered)} recovered"
 
     def size(self) -> str:
-        """Return how large the file is by now, its write-ahead log included."""
+        """Return the size of the file, its write-ahead log included."""
         total = 0
         for path in (self.file, self.file.with_name(f"{self.file.name}-wal")):
             total += path.stat().st_size if path.exists() else 0

@@ -1,4 +1,4 @@
-"""The summary: who had what, and proof that nothing was lost."""
+"""The summary: the share of each tenant, and proof that nothing was lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Stat
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What callers, audit log and store say; `left` and `dead` are counted in the store."""
+    """The accounts of callers, audit log and store; `left` and `dead` are counted in the store."""
 
     traffic: Traffic
     ledger: Ledger
@@ -37,10 +37,10 @@ class Books:
 
 
 def conserved(books: Books) -> bool:
-    """Tell whether callers, audit log and store agree on what became of every job.
+    """Return whether callers, audit log and store agree on the outcome of every job.
 
-    A submit that was broken off may have been taken or not; all others must be in the log, and what
-    their callers heard as well.
+    An interrupted submit may have been accepted or not; all others must be in the log, and so must
+    the outcomes that their callers received.
     """
     traffic, ledger = books.traffic, books.ledger
     unclaimed = ledger.submitted - traffic.accepted
@@ -62,7 +62,7 @@ def show(books: Books) -> None:
     console = Console(width=max(Console().width, TABLE_WIDTH))
     console.print(_table(books.ledger))
     for line in (*_balance(books), *_deaths(books), *_remarks(books)):
-        # Wrapped by the terminal, if at all: whoever searches the output finds whole lines.
+        # Not wrapped here, so that a search in the output finds whole lines.
         console.print(Text(line), soft_wrap=True)
 
 

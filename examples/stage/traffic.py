@@ -1,4 +1,4 @@
-"""The traffic: users who talk to agents, and one tenant who sends everything at once."""
+"""The traffic: users who talk to agents, and one tenant that sends everything at once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ AfterRound = Callable[[], Awaitable[None]]
 
 
 class Traffic:
-    """Everybody who submits.
+    """All submitters.
 
-    Counts from the callers' side what was `accepted` and what they `heard` of it, so that the
-    store can be held against it. `open` are the jobs they have not heard of yet, `unknown` counts
-    submits that were broken off: they may have been taken, or not.
+    Counts from the callers' side how many jobs were `accepted` and which outcomes they `heard`, to
+    compare them with the store. `open` are jobs without an outcome; `unknown` counts interrupted
+    submits, which may have been accepted or not.
     """
 
     def __init__(self, kept: Kept, ledger: Ledger, flags: Flags, mark: str) -> None:
@@ -48,7 +48,7 @@ class Traffic:
         self._burst: Queue[Session] = Queue()
 
     async def run(self, after_round: AfterRound) -> None:
-        """Send one round, or round after round; returns when every caller has heard the end."""
+        """Send one round, or round after round; return when every caller has its outcome."""
         async with TaskGroup() as crowd:
             importers = [crowd.create_task(self._import(crowd)) for _ in range(IMPORTERS)]
             await self._send(crowd, 1)
@@ -64,7 +64,7 @@ class Traffic:
                 importer.cancel()
 
     async def settle(self, operator: Operator) -> None:
-        """Look up what has become of the jobs that nobody waits for any more."""
+        """Look up the outcomes of jobs that no caller awaits any more."""
         for id in sorted(self.open):
             job = await operator.job(id)
             if job is None:
@@ -103,7 +103,7 @@ class Traffic:
         self._end(session)
 
     async def _import(self, crowd: TaskGroup) -> None:
-        """Hand in one session after the other, as fast as the pool lets it."""
+        """Submit one session after the other, as fast as the pool allows."""
         while True:
             session = await self._burst.get()
             self._ledger.begin_session(session)
@@ -138,14 +138,14 @@ class Traffic:
             try:
                 ticket = await task.submit(turn, self._pace)
             except Unavailable:
-                # Whether it was taken or not, under its key it can be sent again.
+                # Accepted or not, it can be submitted again under its key.
                 await asyncio.sleep(AGAIN_AFTER)
             else:
                 self.unknown -= 1
                 return ticket
 
     async def _hear(self, ticket: Ticket[str], turn: Turn) -> None:
-        """Wait for what becomes of a turn; some users lose patience."""
+        """Wait for the outcome of a turn; some users cancel it."""
         if turn.habit is Habit.ABANDONED:
             job = await wait(ticket, timeout=self._pace.patience)
             if not job.status.terminal:

@@ -42,7 +42,7 @@ class Import:
 
 
 def expect_none(faults: Iterable[str]) -> None:
-    """Fail with one line per fault, and nothing around them."""
+    """Fail with one line per fault."""
     lines = [fault.replace(f"{REPOSITORY}/", "") for fault in faults]
     if lines:
         pytest.fail("\n".join(lines), pytrace=False)
@@ -55,12 +55,12 @@ def read(path: Path, name: str = "") -> Module:
 
 @cache
 def parsed(text: str, filename: str) -> ast.Module:
-    """One tree for all who read the same; nobody changes it."""
+    """Return a tree that all readers share; it is never changed."""
     return ast.parse(text, filename=filename)
 
 
 def read_files(root: Path) -> list[Module]:
-    """Every Python file below `root`, with no claim about module names."""
+    """Every Python file below `root`, whatever its module name."""
     return [read(path) for path in sorted(root.rglob("*.py"))]
 
 

@@ -1,4 +1,4 @@
-"""The repository stands alone: no file knows the machine or the network it was written on."""
+"""The repository is self-contained: no file names the machine or network it was written on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     expect_none(foreign_faults(tracked(REPOSITORY)))
 
 
-# Put together here, so that this file passes its own check.
+# Assembled here, so that this file passes its own check.
 @pytest.mark.parametrize(
     "text",
     [

@@ -36,7 +36,7 @@ IMPURE = {
 
 @dataclass(frozen=True)
 class Table:
-    """The written rules: a row per package, and what everybody may import."""
+    """The written rules: a row per package, and the modules that every package may import."""
 
     rows: dict[str, set[str]]
     everybody: set[str]

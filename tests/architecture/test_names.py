@@ -1,4 +1,4 @@
-"""Names that say nothing, and notes to oneself, stay out of the source."""
+"""Meaningless names and notes for later do not occur in the source."""
 
 from __future__ import annotations
 

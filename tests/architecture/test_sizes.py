@@ -1,6 +1,6 @@
-"""The feel for size: what no longer fits on a few screens wants to be two things.
+"""Size limits of modules, functions and folders.
 
-There is no list of exceptions: what is too long is divided, or the limit changes for everybody.
+There is no list of exceptions: long code is split, or the limit changes for all.
 """
 
 from __future__ import annotations

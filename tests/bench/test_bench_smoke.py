@@ -25,14 +25,14 @@ STRATEGIES = (
 
 
 def rows(text: str) -> dict[tuple[str, str], list[str]]:
-    """The cells of each row by its measure and its contestant."""
+    """Return the cells of each row by its measure and its contestant."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {(measure, contestant): rest for measure, contestant, *rest in cells}
 
 
 def quick_run(script: str, output: Path) -> dict[tuple[str, str], list[str]]:
-    """The table of a quick run, which is printed and written alike."""
+    """Return the table of a quick run; the printed and the written one must be equal."""
     command = [sys.executable, str(BENCH / script), "--quick", "--output", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def quick_run(script: str, output: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def amount(cell: str, unit: str) -> float:
-    """The figure in a cell, which is a positive one in this unit."""
+    """Return the figure in a cell; it must be positive and in this unit."""
     text, _, found = cell.partition(" ")
     assert found == unit, cell
     figure = float(text.replace(",", ""))
@@ -145,7 +145,7 @@ def test_a_quick_run_tells_how_late_a_loop_is_whose_jobs_stream(tmp_path: Path) 
         for who in ("nobody reads", "each job has a reader"):
             rate, to_a_write, cpu, p99, most, goal = table[store, who]
             assert float(rate.replace(",", "")) > 100
-            # Chunks of many jobs go together.
+            # Chunks of many jobs share a write.
             assert float(to_a_write) > 5
             amount(cpu, "µs")
             assert amount(p99, "ms") <= amount(most, "ms")

@@ -63,7 +63,7 @@ def tables(text: str) -> dict[str, Table]:
 
 
 def amount(cell: str, unit: str) -> float:
-    """The figure in a cell, which is a positive one in this unit."""
+    """Return the figure in a cell; it must be positive and in this unit."""
     text, _, found = cell.partition(" ")
     assert found == unit, cell
     figure = float(text.replace(",", ""))
@@ -152,7 +152,7 @@ def check_workers(crowd: Table, crowds: list[str], idle: Table) -> None:
         assert amount(cpu, "µs")
     ((_, share, calls, turns, goal),) = idle
     assert amount(share, "%")
-    # It looks for work even when nobody gives a hint.
+    # It polls for work even without a hint.
     assert amount(calls, "a second") >= 1
     assert amount(turns, "a second")
     assert "1.00 % of a core" in goal
@@ -160,7 +160,7 @@ def check_workers(crowd: Table, crowds: list[str], idle: Table) -> None:
 
 
 def quick_run(store: str, folder: Path, *programs: Path) -> dict[str, Table]:
-    """The tables of a quick run, which are printed and written alike; no file is left."""
+    """Return the tables of a quick run, printed and written alike; no file is left."""
     output, files = folder / "durable.md", folder / "files"
     files.mkdir()
     command = [sys.executable, str(SCRIPT), "--quick", "--store", store]

@@ -1,4 +1,4 @@
-"""Every store, one after the other, for the same tests."""
+"""Runs the contract tests over every store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from tests.contract.support import Another, Clock, Hand, owner
 from tests.old_store.load import load_postgres
 
 STORES = ["memory", "sqlite", "postgres", "sqlite-used"]
-# It takes a server a tenth of a second to be used: these are the verbs that number what they keep.
+# Preparing a used server takes a tenth of a second, so only tests of verbs that number their
+# records run over one.
 ALSO_USED_SERVERS = ("test_documents", "test_log", "test_leases", "test_erase")
-# Tools, steps, sessions and causes; the others speak of all jobs or owners of a store.
+# Tests of tools, steps, sessions and causes; the other tests assert about all jobs or owners of
+# a store, and an old store has its own.
 ALSO_OLD = (
     *("test_causes", "test_claims", "test_documents", "test_erase", "test_keys", "test_log"),
     *("test_transaction", "test_turns", "test_users"),
@@ -44,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Callable[[], Store]:
-    """Make one more store on the same data; of memory there is only one."""
+    """Make another store on the same data; a memory store has only one."""
     kind, _, condition = request.param.partition("-")
     path = tmp_path / "jobs.db"
     match kind:
@@ -61,7 +63,7 @@ def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
             made = "schema" if condition == "old" else "store_schema"
             url, ahead = request.getfixturevalue(made), 0.0
             if condition == "old":
-                # Its clock goes on from where it was.
+                # The clock continues at the last moment of the old store.
                 ahead = asyncio.run(load_postgres(url)).timestamp() - clock.now
 
             def make() -> Store:
@@ -74,7 +76,7 @@ def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
 
 @pytest.fixture
 async def another(make_store: Callable[[], Store]) -> AsyncIterator[Another]:
-    """Give one more store on the same data, open."""
+    """Return another opened store on the same data."""
     async with AsyncExitStack() as stack:
 
         async def open_store() -> Store:

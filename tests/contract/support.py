@@ -1,4 +1,4 @@
-"""What the tests of stores share: a clock to set by hand, and a hand that submits and works."""
+"""Helpers of the store tests: a clock that the test moves, and a `Hand` that submits and works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.conditions import STRANGER
 START = datetime(2030, 1, 1, tzinfo=UTC)
 EVERYTHING = Filter()
 
-Another = Callable[[], Awaitable[Store]]  # opens one more store on the same data
+Another = Callable[[], Awaitable[Store]]  # opens another store on the same data
 
 
 class Clock(Runtime):
@@ -58,12 +58,12 @@ class Clock(Runtime):
         return "host", "boot", 1, "1"
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
+        """Advance both clocks."""
         self.now += seconds
         self.set_date(seconds)
 
     def set_date(self, seconds: float) -> None:
-        """Set the calendar forward or back; no time passes."""
+        """Set the wall clock forward or back; the monotonic clock does not move."""
         self.date += timedelta(seconds=seconds)
 
 
@@ -77,18 +77,18 @@ def spec(
     backpressure: Policy | None = None,
     **options: Any,
 ) -> PoolSpec:
-    """Return rules like those of an undeclared pool, first come first served."""
+    """Return the spec of an undeclared pool, with the strategy fifo."""
     rules = {"queue": queue or Fifo(), "backpressure": backpressure or Unbounded(), **options}
     return replace(undeclared(name), **rules)
 
 
 def over(seconds: float) -> Keep:
-    """Keep for so long what is over, dead or not."""
+    """Return a `Keep` that keeps finished jobs and dead letters for that many seconds."""
     return Keep(results=seconds, dead=seconds)
 
 
 def order(id: str, pool: str = "pool", **options: Any) -> JobRequest:
-    """Return an order; options are those of an Order or fields of its job."""
+    """Return a job request; options are fields of JobRequest or of its job."""
     names = {"delay", "expires", "rerun_failed", "revives", "on_busy", "triggers"}
     of_order = names & options.keys()
     wanted = {name: options.pop(name) for name in sorted(of_order)}
@@ -104,20 +104,20 @@ def order(id: str, pool: str = "pool", **options: Any) -> JobRequest:
 
 
 class Hand:
-    """Submits to a store and works for it, as the owner "hand".
+    """Submits to a store and claims from it, as the owner "hand".
 
-    Ids are chosen by the test. Nothing starts by itself: `claim` starts, `finish` ends.
+    The test chooses the ids. Nothing starts by itself: `claim` starts, `finish` ends.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self.audited_before = 0  # the last number that the audit had when this began
-        self.others = {STRANGER}  # pools that were there before
+        self.audited_before = 0  # the last audit number before the test
+        self.others = {STRANGER}  # pools that existed before the test
         self.keys_before: set[str] = set()
 
     async def look_around(self) -> None:
-        """Know what others had in the store before."""
+        """Record what the store contained before the test."""
         lines = await self.store.read(STREAM, limit=10_000)
         self.audited_before = lines[-1].number if lines else 0
         self.others |= {row.spec.name for row in await self.store.pools()}
@@ -130,12 +130,12 @@ class Hand:
         return answer
 
     async def submit(self, id: str, pool: str = "pool", **options: Any) -> Added | Refusal:
-        """Bring one order in."""
+        """Add one job request."""
         answer = await self.add(order(id, pool, **options))
         return answer if isinstance(answer, Refusal) else answer[0]
 
     async def take_in(self, *ids: str, pool: str = "pool", **options: Any) -> None:
-        """Bring orders in, each by itself, that must be taken."""
+        """Add job requests one by one; each must be accepted."""
         for id in ids:
             answer = await self.submit(id, pool, **options)
             assert isinstance(answer, Added)
@@ -147,7 +147,7 @@ class Hand:
         return await self.store.claim(ClaimRequest(owner, tuple(range(count)), pools))
 
     async def start(self, id: str, pool: str = "pool", **options: Any) -> Claim:
-        """Bring a job in and claim it."""
+        """Add a job and claim it."""
         await self.take_in(id, pool=pool, **options)
         (claim,) = await self.claim(1, (pool,))
         assert claim.job.id == id
@@ -161,18 +161,18 @@ class Hand:
         assert all(made)
 
     async def retry(self, claim: Claim, wait: float | None = None, **options: Any) -> bool:
-        """Let a job wait for its next attempt."""
+        """Make a job wait for its next attempt."""
         job = lifecycle.hand_back(claim.job)
         (made,) = await self.change(Change(job, claim.token, wait, **options))
         return made
 
     def ended(self, claim: Claim, status: Status = Status.COMPLETED, **options: Any) -> Change:
-        """Return the change that ends a job so."""
+        """Return the change that ends a job with that status."""
         job = replace(claim.job, status=status, finished_at=self.clock.date, ran=1.0)
         return Change(job, claim.token, **options)
 
     async def serve(self, pools: tuple[str, ...] | None = None) -> list[str]:
-        """Claim and complete everything, one after the other; return the ids in that order."""
+        """Claim and complete all jobs, one after the other; return their ids in that order."""
         served = []
         while claims := await self.claim(1, pools):
             served += ids(claims)
@@ -195,7 +195,7 @@ class Hand:
         assert row in await self.store.pools()
         return row
 
-    # What others had in the store before is left out.
+    # These leave out what the store contained before the test.
 
     async def pools(self) -> list[PoolRow]:
         return [row for row in await self.store.pools() if row.spec.name not in self.others]
@@ -216,7 +216,7 @@ class Hand:
         return [key for key in keys if key not in self.keys_before]
 
     async def audited(self, *kinds: str) -> list[str]:
-        """Return the kinds and jobs of the audit so far, without "pool_"; of `kinds` alone."""
+        """Return kinds and jobs of the audit so far, without "pool_"; only `kinds`, if given."""
         lines = await self.store.read(STREAM, self.audited_before, limit=10_000)
         told = [(line.kind.removeprefix("pool_"), task_of(line.body)) for line in lines]
         return [f"{kind} {job}".strip() for kind, job in told if not kinds or kind in kinds]

@@ -1,4 +1,4 @@
-"""Coming in: places, moments, bounds, and batches that are taken whole or not at all."""
+"""Adding jobs: places, times, bounds, and batches that are accepted whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poolhand.rules.queue.stored_desk import undeclared
 from poolhand.rules.queue.strategy import fair_round_robin, lifo
 from tests.contract.support import START, Hand, entries, ids, order, refused, spec
 
-VERY_MANY = 600  # so many that a store may take another way to write them
+VERY_MANY = 600  # so many that a store may write them in another way
 
 
 async def test_a_job_that_is_taken_is_kept_as_it_was_ordered(hand: Hand) -> None:
@@ -155,7 +155,7 @@ async def test_the_first_order_that_is_refused_says_why(hand: Hand) -> None:
 async def test_orders_of_a_batch_count_for_the_bound_that_the_next_meet(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=3))
     await hand.take_in("s1", "s2", delay=9.0)
-    # The queue is full, but one can start at once; then it stands before the next one.
+    # The queue is full, but one job can start at once; then it counts before the next one.
     assert refused(await hand.add(order("a"), order("b"))).waiting == 3
     assert entries(await hand.add(order("a"))) == ["accepted"]
     refused(await hand.add(order("b")))
@@ -298,7 +298,7 @@ async def test_the_oldest_is_found_wherever_it_waits(hand: Hand) -> None:
     for name, gone in [("x", "scheduled"), ("y", "in session"), ("z", "of key")]:
         await hand.take_in(name, key=name)
         assert await hand.status(gone) == "rejected"
-    # Nobody of the gone comes back when what they waited for is free.
+    # A dropped job does not come back when what it waited for is free.
     assert await hand.claim() == []
     hand.clock.wait(200)
     await hand.store.promote()

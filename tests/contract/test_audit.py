@@ -1,4 +1,4 @@
-"""The audit: every act is told, in its order, in the same bytes by every store."""
+"""The audit: every action is recorded, in order, with the same bytes in every store."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_the_parked_are_told_of_when_they_come_in(hand: Hand) -> None:
 
 
 async def play(store: Store, clock: Clock) -> list[tuple[str, bytes]]:
-    """Let everything happen once that is told of; return what was told."""
+    """Do everything that is audited once; return the records."""
     await store.open()
     await store.enroll(owner("hand"))
     hand = Hand(store, clock)
@@ -207,7 +207,7 @@ async def test_the_same_run_is_told_in_the_same_bytes_by_every_store(tmp_path: P
 async def test_a_triggered_schedule_is_told_with_the_submit_of_its_job(hand: Hand) -> None:
     await hand.take_in("a", submitted_by="anna", triggers="nightly:@daily")
     lines = await hand.store.read(STREAM, hand.audited_before)
-    # Pools are created with their first job in some stores.
+    # Some stores create a pool with its first job.
     told = [line for line in lines if line.kind in ("pool_submit", SCHEDULE_TRIGGER)]
     assert [line.kind for line in told] == ["pool_submit", SCHEDULE_TRIGGER]
     record = msgspec.json.decode(told[1].body)

@@ -1,4 +1,4 @@
-"""Causes: jobs that are set aside wait for what they name, and cost no other claim anything."""
+"""Causes: jobs that were set aside wait for a named cause and do not delay other claims."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_key_without_a_permit_holds_up_no_other_key_of_the_same_cause(ha
         await set_aside(hand, await hand.claim())
     assert (await hand.store.causes()) == {"pool": {"task:a": 7}}
     assert ids(await claim(hand, "task:a", count=1)) == ["a1"]
-    # The three that are older than b1 have no permit.
+    # The three jobs that are older than b1 have no permit.
     assert ids(await claim(hand, "task:a", count=2)) == ["b1", "c1"]
     assert await claim(hand, "task:a", count=2) == []
 
@@ -131,7 +131,7 @@ async def test_the_turn_of_its_lane_is_given_back(hand: Hand) -> None:
     await hand.take_in("b1", "b2", key="b")
     (first,) = await hand.claim(1)
     await set_aside(hand, [first])
-    # As if a1 had never had its turn: a comes before b again.
+    # As if a1 had not taken its turn: key a comes before key b again.
     assert ids(await hand.claim(3)) == ["a2", "b1", "a3"]
 
 

@@ -1,4 +1,4 @@
-"""Being run: one owner for each job, caps that hold, tokens that fence."""
+"""Claims: one owner for each job, caps that hold, fencing tokens."""
 
 from __future__ import annotations
 

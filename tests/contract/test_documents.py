@@ -1,4 +1,4 @@
-"""Documents: small values under keys, with versions, all or none."""
+"""Documents: small values under keys, with versions; all are written or none."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_every_write_is_counted(hand: Hand) -> None:
 
 
 async def first(hand: Hand, key: str, value: bytes = b"first") -> int:
-    """Write a document that is not there; return its version, which is 1 in a new store."""
+    """Write a document that does not exist; return its version, which is 1 in a new store."""
     wrote = await hand.store.put([Put(key, value, expect=0)])
     assert wrote is not None
     return wrote[0]
@@ -52,7 +52,7 @@ async def first(hand: Hand, key: str, value: bytes = b"first") -> int:
 async def test_a_write_returns_the_versions_it_wrote(hand: Hand) -> None:
     wrote = await hand.store.put([Put("a", b"1"), Put("b", b"1"), Put("a", b"2")])
     assert wrote is not None
-    one = wrote[0]  # 1 in a new store, more where others have deleted theirs
+    one = wrote[0]  # 1 in a new store, more where documents were deleted before
     assert wrote == (one, one, one + 1)
     await hand.store.delete("a")
     wrote = await hand.store.put([Put("c", b"1"), Put("b", b"2"), Put("c", b"2")])

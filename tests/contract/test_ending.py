@@ -1,4 +1,4 @@
-"""Ending jobs: cancelling them, and what became of the dead ones."""
+"""Ending jobs: cancellation, and dead letters."""
 
 from __future__ import annotations
 

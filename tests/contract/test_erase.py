@@ -1,4 +1,4 @@
-"""Erasing: what is over goes at once, with all that belongs to it."""
+"""Erasing: a finished job is deleted at once, with all that belongs to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_a_job_that_is_over_goes_with_its_streams_and_its_key(hand: Hand) 
     assert await hand.store.get(["a", "b"]) == [None, await hand.get("b")]
     assert [await hand.store.read(stream) for stream in streams_of("a")] == [[], [], []]
     assert await hand.count() == {Status.COMPLETED: 1}
-    # Its key stands for nobody, and is free.
+    # Its idempotency key belongs to no job now, and is free.
     await hand.take_in("c", idempotency_key="k")
     assert await hand.status("c") == "queued"
     assert await hand.audited("erase") == ["erase a"]
@@ -61,7 +61,7 @@ async def test_pruning_goes_on_beside_what_was_erased(hand: Hand) -> None:
 
 
 async def runs(hand: Hand) -> list[str]:
-    """Begin three runs with a receipt and a journal each; the second is gone on with twice."""
+    """Begin three runs, each with a receipt and a journal; the second is continued twice."""
     for id in ("a", "b", "bb"):
         await hand.finish(await hand.start(id), status=Status.FAILED)
         await hand.store.put([Put(f"{receipts_of_run(id)}{key}", b"") for key in "xy"])
@@ -91,12 +91,12 @@ async def test_a_run_is_kept_while_one_of_its_jobs_is(hand: Hand) -> None:
 
 async def test_pruning_takes_runs_with_their_last_job(hand: Hand) -> None:
     await runs(hand)
-    # Those that were run again go first; of their run one is left.
+    # Retried jobs are pruned first; one job of their run is left.
     assert await hand.store.prune(over(0.0), 2) == 2
     assert await kept(hand) == ["a", "b", "bb"]
     assert await hand.store.prune(over(0.0)) == 3
     assert await kept(hand) == []
-    # None of its versions comes twice.
+    # No version number is used twice.
     written = await hand.store.put([Put(f"{receipts_of_run('a')}x", b"")])
     assert written is not None
     assert written > (1,)
@@ -112,7 +112,7 @@ async def test_documents_go_with_what_is_erased(hand: Hand) -> None:
 
 
 async def name_of_erasure(hand: Hand, before: list[str]) -> str:
-    """Return what is kept of an erased session: that it was, and not its name."""
+    """Return the records of an erased session: that it existed, without its name."""
     (key,) = [key for key in await hand.store.scan("erased/") if key not in before]
     assert len(key) == len("erased/") + 64
     return key
@@ -135,7 +135,7 @@ async def test_what_was_seen_of_an_erased_session_is_not_written_again(hand: Han
     assert (await hand.get("turn")).job.marks == (SESSION_ERASED,)
     assert await hand.store.get_document(SESSION) is None
     assert [await hand.store.read(stream) for stream in streams] == [[]] * len(streams)
-    # A new one begins.
+    # A new session begins.
     new = await hand.store.put([Put(SESSION, b"new")])
     assert new is not None
     assert await hand.store.put([Put(SESSION, b"newer", seen=new[0])]) is not None

@@ -13,7 +13,7 @@ from tests.contract.support import Another, Hand, entries, ids, order, refused, 
 
 
 async def joined(hand: Hand, id: str, **options: Any) -> str:
-    """Submit a key once more; return the id of the job it stands for."""
+    """Submit the same key again; return the id of the job it belongs to."""
     added = await hand.submit(id, idempotency_key="k", **options)
     assert isinstance(added, Added)
     assert added.entry == ("accepted" if added.job.id == id else "joined")

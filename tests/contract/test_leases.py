@@ -1,4 +1,4 @@
-"""Leases: who holds what, who is alive, and what becomes of the jobs of the dead."""
+"""Leases: which owner holds which job, which owners live, and what happens to jobs of dead ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def lease_of(hand: Hand, name: str) -> Lease | None:
 
 
 def crashed(hand: Hand, claim: Claim) -> Change:
-    """Return the change that lets a job run again whose process died."""
+    """Return the change that retries a job whose process died."""
     job = lifecycle.crash(claim.job, None, True, hand.clock.date, proven=False)
     return Change(job, claim.token)
 

@@ -1,4 +1,4 @@
-"""Opening and closing: a store says whether it can take a job, and keeps what was written."""
+"""Opening and closing: a store reports whether it accepts jobs, and keeps what was written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_what_was_written_is_there_when_the_store_is_opened_again(
     await hand.store.close()
     store = await another()
     if isinstance(store, MemoryStore):
-        assert await store.get(["a"]) == [None]  # Nothing keeps it, and the contract says so.
+        assert await store.get(["a"]) == [None]  # a memory store keeps nothing
         return
     again = Hand(store, hand.clock)
     assert await again.status("a") == "running"

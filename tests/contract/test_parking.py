@@ -1,4 +1,4 @@
-"""Parked submitters: who waits for a place waits in a line, under the lease of its owner."""
+"""Parked submitters: a submitter without a place waits in order, under its owner's lease."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand)
     await park(hand, "c", "d", "e")
     await hand.finish(claim)
     assert [(await hand.get(name)).submitter_blocked for name in "cde"] == [True, True, True]
-    # The place is free when the one that had it starts.
+    # A place becomes free when its job starts.
     (claim,) = await hand.claim(1)
     assert [(await hand.get(name)).submitter_blocked for name in "cde"] == [False, True, True]
     assert await hand.status("c") == "queued"
@@ -141,7 +141,7 @@ async def test_all_parked_orders_of_a_dead_owner_go_before_anybody_comes_in(hand
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.store.enroll(owner("other"))
     await hand.take_in("later", delay=100.0)
-    # "a" cannot start at once, and nobody behind it may overtake it.
+    # "a" cannot start at once, and no later submitter may overtake it.
     for name, delay, who in [("a", 50.0, "other"), ("b", None, "other"), ("c", None, "hand")]:
         assert entries(await hand.add(order(name, delay=delay), owner=who)) == ["blocked_submitter"]
     await hand.store.expire_owner("other", 0)

@@ -1,4 +1,4 @@
-"""Pools: declaring them, and what operators do to them while they work."""
+"""Pools: declarations, and what operators do to pools while they work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be seen: pages, counts, and what is forgotten in the end."""
+"""Views: pages, counts, and what is deleted in the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contract.support import START, Another, Hand, ids, over, spec
 
 
 async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:
-    """Return the ids of all pages, without the job of others, which is older than all."""
+    """Return the ids of all pages, without the job that was there before, which is the oldest."""
     found = []
     page = await hand.store.find(which, limit=limit)
     found.append(ids(page.jobs))

@@ -1,4 +1,4 @@
-"""Signals: hints that something may have changed, given after it has."""
+"""Signals: hints that something may have changed, sent after the change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.support import Another, Hand, order, spec
 
 
 class Ear:
-    """Hears what a store says; waits for a word, never for a time."""
+    """Records the signals of a store; a test waits for a signal, never for time."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -29,7 +29,7 @@ class Ear:
                 await self._news.wait()
 
     async def hear(self, topic: str) -> None:
-        """Wait for a word, then forget all that was said."""
+        """Wait for a signal, then forget all signals so far."""
         await self.wait_for(topic)
         self.heard.clear()
 
@@ -155,7 +155,7 @@ async def test_who_has_gone_hears_nothing_more(hand: Hand) -> None:
 
 
 async def test_a_listener_that_raises_harms_nobody(hand: Hand) -> None:
-    # Not through the log, where an error would be one of this test.
+    # Keep the error out of the log: a logged error would fail this test.
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
 
     def bad(topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Who is next: every strategy serves as it does in a pool of one process."""
+"""Strategies: every strategy serves in the same order as a pool in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.support import Hand, ids, spec
 
 
 async def take_in(hand: Hand, keys: str) -> None:
-    """Bring one job in for each letter; its id is the letter and its number."""
+    """Add one job for each letter; its id is the letter and its number."""
     for number, key in enumerate(keys.split()):
         await hand.take_in(f"{key}{number:03}", key=key)
 

@@ -1,4 +1,4 @@
-"""Time: what is due, what expires, and which clock counts."""
+"""Time: due jobs, expiry, and which clock counts."""
 
 from __future__ import annotations
 

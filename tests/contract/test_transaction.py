@@ -1,4 +1,4 @@
-"""Transactions: jobs that come in with a commit, or leave no trace."""
+"""Transactions: jobs that are added with a commit, or leave no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns of a session that find it busy: each way of going on is decided with their coming in."""
+"""Turns that find their session busy: each `on_busy` is decided with the add."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand, w
     assert claim.job.id == "a"
     await hand.finish(claim)
     assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
-    # Another session, and the same of another tenant, are others.
+    # Another session, and the same name under another tenant, are other sessions.
     assert entries(await hand.add(order("c", session="t", on_busy=way))) == ["accepted"]
     assert entries(await hand.add(order("d", session="s", tenant="x", on_busy=way))) == ["accepted"]
     assert await hand.statuses(*"bcd") == "queued queued queued"
@@ -76,7 +76,7 @@ async def test_a_turn_joins_the_last_that_waits_or_waits_itself(hand: Hand) -> N
     assert [(one.job.id, one.entry.value) for one in joined] == [("b", "joined")]
     await hand.take_in("d", session="s")
     await hand.add(order("e", session="s", on_busy=merge))
-    # Not one of other code.
+    # A turn of another task is not merged.
     assert entries(await hand.add(order("f", session="s", name="other", on_busy=merge))) == [
         "accepted"
     ]

@@ -34,13 +34,13 @@ async def test_a_turn_of_another_user_is_refused_and_leaves_no_trace(
     before = await hand.audited()
     answer = refused(await hand.submit("b", session="s", user=second))
     assert (answer.reason, answer.pool) == ("user", "pool")
-    # Wherever it is handed in, and whatever it would have joined.
+    # In whatever pool it is submitted, and whatever job it would have joined.
     refused(await hand.submit("b", "other", session="s", user=second))
     refused(await hand.submit("b", session="s", user=second, idempotency_key="k", delay=5.0))
     assert await hand.store.get(["b"]) == [None]
     assert await hand.audited() == before
     await hand.take_in("c", session="s", user=first)
-    # Another session, and the same of another tenant, are others.
+    # Another session, and the same name under another tenant, are other sessions.
     await hand.take_in("d", session="t", user=second)
     await hand.take_in("e", session="s", tenant="x", user=second)
     assert await users(hand, S, session_of("x", "s")) == {S: first, session_of("x", "s"): second}
@@ -98,7 +98,7 @@ async def test_a_dead_turn_is_run_again_for_its_user(hand: Hand, clock: Clock) -
     assert entries(await hand.add(again)) == ["accepted"]
 
 
-# How long it is remembered
+# How long the owner is remembered
 
 
 async def test_a_session_without_a_state_is_forgotten_with_its_last_job(
@@ -136,7 +136,7 @@ async def test_a_session_that_is_erased_is_anybodys(hand: Hand) -> None:
     await hand.take_in("c", session="s", user="bob")
 
 
-# At the same time
+# Concurrent first turns
 
 
 async def test_of_two_who_begin_a_session_at_the_same_time_one_has_it(

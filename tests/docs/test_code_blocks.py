@@ -37,7 +37,7 @@ SECONDS = 50.0
 
 @dataclass(frozen=True)
 class Script:
-    """A block with what continues it; `line` is where its first fence stands."""
+    """A block with its continuations; `line` is the line of its first fence."""
 
     page: str
     line: int
@@ -185,14 +185,14 @@ def all_scripts(root: Path = REPOSITORY) -> list[Script]:
 def test_the_block_runs(
     script: Script, tmp_path: Path, warm: Warm, request: pytest.FixtureRequest
 ) -> None:
-    # Readers begin with the README: nothing that its blocks forgot to import may be there.
+    # Readers begin with the README: its blocks must import everything themselves.
     play = run if FULL or script.page == "README.md" else warm.run
     server = {"DATABASE_URL": "database"} if "DATABASE_URL" in script.text else {}
     variables = {name: request.getfixturevalue(fixture) for name, fixture in server.items()}
     done = play(script, tmp_path, variables)
     assert done.returncode == 0, f"{script} failed:\n{done.stdout}{done.stderr}"
     if not variables and not any((tmp_path / "empty").rglob("*")):
-        return  # It has left nothing: a second run would be the same.
+        return  # It has left no files: a second run would be the same.
     done = play(script, tmp_path, variables)
     assert done.returncode == 0, f"{script} failed the second time:\n{done.stdout}{done.stderr}"
 

@@ -1,4 +1,4 @@
-"""The program of the page about crashes, really killed."""
+"""The program of the page about crashes, killed by a test."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_killed_while_it_searches_orders_and_writes_it_ends_well(tmp_path: Path)
     assert again.stdout.strip() == TEXT
     happened = Counter(lines_of(ledger))
     assert happened["ordered a book on bees"] == 1
-    # Each was cut before its record; nothing that was finished is done again.
+    # Each was killed before its record; no finished work is repeated.
     assert (happened["searched bees"], happened["wrote"]) == (2, 2)

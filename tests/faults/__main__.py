@@ -36,7 +36,7 @@ PAGE = REPOSITORY / "docs" / "explanation" / "promises.md"
 
 
 def play(name: str, store: str, settings: Settings, keep: bool) -> Played:
-    """Play one row in a folder of its own, which stays if something does not hold."""
+    """Play one row in its own folder, which is kept if something does not hold."""
     folder = Path(tempfile.mkdtemp(prefix=f"faults-{name}-{store}-"))
     began = time.monotonic()
     verdict, skipped = Verdict(), ""
@@ -63,7 +63,7 @@ def play(name: str, store: str, settings: Settings, keep: bool) -> Played:
 
 
 def run(options: argparse.Namespace) -> list[Played]:
-    """Play the rows that are asked for, each over all stores that are and that it has."""
+    """Play the requested rows, each over all its available stores."""
     rows = []
     for name in options.row or ROWS:
         for store in ROWS[name].stores:

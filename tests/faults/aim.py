@@ -1,4 +1,4 @@
-"""Aiming: when in a run its process is killed, and in the middle of what.
+"""Aiming: when in a run a process is killed, and during which phase.
 
 Nothing of poolhand is imported here.
 """
@@ -19,14 +19,14 @@ from tests.faults.load import Item, Plan
 from tests.faults.marks import Marks
 
 PHASES = ("add", "claim", "run", "settle")
-AIM_SECONDS = 2.0  # a phase that does not come within that is not waited for
+AIM_SECONDS = 2.0  # seconds to wait for a phase
 AIM_PAUSE = 0.0002
-STALLED = 30.0  # seconds without any progress after which none is waited for
-BLIND = 0.4  # seconds that a kill without an aim comes late, at most: it may hit a start
+STALLED = 30.0  # seconds without any progress after which the wait ends
+BLIND = 0.4  # the largest delay in seconds of a kill without an aim: it may hit a start
 
 
 class Target(Protocol):
-    """A process that can be killed in the middle of something."""
+    """A process that can be killed during a phase."""
 
     name: str
     marks: Marks
@@ -42,7 +42,7 @@ class Target(Protocol):
 
 
 class Progress:
-    """How much of a plan is done, as the files outside tell it."""
+    """The progress of a plan, from the files outside."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._acks = outside.Tail(folder / outside.ACKS)
@@ -55,7 +55,7 @@ class Progress:
         self._done: set[int] = set()
 
     def look(self) -> float:
-        """Return how much is done, from 0 to 1: half for what came in, half for what ended."""
+        """Return the progress from 0 to 1: half for submitted, half for ended items."""
         for line in self._acks.news():
             if line["what"] == "ack":
                 self.acked[line["number"]] = line["job"]
@@ -75,7 +75,7 @@ class Progress:
         return done / (2 * len(self._items))
 
     def until_at(self, share: float, life: Target) -> None:
-        """Wait until so much is done, or nothing happens any more: what is lost never will."""
+        """Wait until that much is done, or nothing happens any more."""
         rest, done, since = Event(), 0.0, time.monotonic()
         while done < share and life.alive and time.monotonic() < since + STALLED:
             before, done = done, self.look()
@@ -84,7 +84,7 @@ class Progress:
             rest.wait(PAUSE)
 
     def until_rested(self, life: Target) -> None:
-        """Wait until what was cut short in other lives has come to its end."""
+        """Wait until the jobs that were interrupted in other lives have ended."""
 
         def is_rested() -> bool:
             self.look()
@@ -118,7 +118,7 @@ class Shot:
     delay: float
 
     def fire(self, life: Target, progress: Progress) -> frozenset[str]:
-        """Wait for the moment, kill, and return what was hit."""
+        """Wait for the moment, kill, and return the phases that were hit."""
         progress.until_at(self.at, life)
         if self.phase is None:
             Event().wait(self.delay)
@@ -127,9 +127,9 @@ class Shot:
         return life.kill()
 
     def _aim(self, life: Target, phase: str) -> None:
-        """Hold the process in the middle of a phase, if it comes to it in time."""
+        """Stop the process inside a phase, if it enters it in time."""
         rest, deadline = Event(), time.monotonic() + AIM_SECONDS
-        pause = self.delay / 100  # somewhere within the phase, not always at its first step
+        pause = self.delay / 100  # anywhere inside the phase, not always at its first step
         while time.monotonic() < deadline and life.alive:
             if phase not in life.marks.now():
                 rest.wait(AIM_PAUSE)
@@ -144,7 +144,7 @@ class Shot:
 def shots(seed: int, kills: int, phases: tuple[str, ...] = PHASES) -> list[Shot]:
     """Return kills spread over the whole run; two in three are aimed, at each phase in turn.
 
-    The last ones are blind: some phases do not come any more near the end of a run.
+    The last ones are blind: some phases do not occur any more near the end of a run.
     """
     random = Random(f"shots {seed}")
     moments = [(number + random.random()) / kills for number in range(kills)]

@@ -1,6 +1,6 @@
-"""What the jobs under test do: they write down, outside the system, that they began and ended.
+"""The code of jobs under test: they record their begin and end outside the system.
 
-Children import this module, and no more, to run a suspected job alone.
+Children import only this module, to run a suspect job alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.faults.marks import Marks
 FOLDER = Path(os.environ["FAULTS_FOLDER"])
 LIFE = os.environ["FAULTS_LIFE"]
 GATE = FOLDER / f"gate-{LIFE}"
-LOOK = 0.01  # seconds between two looks of a job that waits for the harness
+LOOK = 0.01  # seconds between two checks of a job that waits for the harness
 
 effects = outside.Lines(FOLDER / outside.EFFECTS)
 marks: Marks | None = None  # of the process that runs the app; its children have none
@@ -31,7 +31,7 @@ marks: Marks | None = None  # of the process that runs the app; its children hav
 
 @contextmanager
 def effect(number: int) -> Iterator[Job]:
-    """Write down that a job begins, and how its code ended."""
+    """Record that a job begins, and how its code ended."""
     job = current_job()
     assert job is not None
     about = {
@@ -55,7 +55,7 @@ def effect(number: int) -> Iterator[Job]:
 
 
 async def while_passing(seconds: float) -> None:
-    """Work on the loop that takes a while."""
+    """Work on the loop for a while."""
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, over.set)
     await over.wait()
@@ -88,7 +88,7 @@ async def hopeless(number: int, seconds: float) -> int:
 
 
 def held(number: int, seconds: float) -> int:
-    """Work in a thread, deaf to all wishes, until the gate of its process is open."""
+    """Work in a thread and ignore requests to stop, until the gate of its process is open."""
     with effect(number):
         pause = Event()
         while not GATE.exists():
@@ -123,7 +123,7 @@ def poison(number: int, seconds: float) -> int:
 
 
 async def blocker(number: int, seconds: float) -> int:
-    """Let nobody else on its event loop have a turn."""
+    """Block its event loop."""
     with effect(number):
         Event().wait(seconds)
     return number
@@ -138,7 +138,7 @@ def hog(number: int, seconds: float) -> int:
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Let this process open nothing more in a block."""
+    """Keep this process from opening files inside a block."""
     taken: list[int] = []
     with suppress(OSError):
         while True:
@@ -151,7 +151,7 @@ def no_descriptors() -> Iterator[None]:
 
 
 def bulky(number: int, seconds: float, data: str) -> int:
-    """See that what it took along has come whole."""
+    """Check that its payload has arrived intact."""
     with effect(number):
         if data != blob(number, len(data)):
             raise LookupError("not what was submitted")
@@ -164,7 +164,7 @@ def blob(number: int, size: int) -> str:
 
 
 def garbled(number: int, seconds: float) -> int:
-    """Never run: what was ordered cannot be read."""
+    """Never run: the stored request cannot be read."""
     with effect(number):
         return number
 

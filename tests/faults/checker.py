@@ -1,8 +1,8 @@
-"""What must hold after every run, judged from outside: nothing of poolhand is imported.
+"""What must hold after every run, checked from outside: nothing of poolhand is imported.
 
-It knows the plan, what submitters and jobs wrote down, what was done to the processes, and what the
-store says of its jobs and its audit. Each check yields what it finds wrong, by the name of what is
-broken.
+It knows the plan, the records of submitters and jobs, the faults of the processes, and the store's
+own account of its jobs and its audit. Each check yields its findings under the name of the broken
+promise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.faults.history import TERMINAL, Attempt, History, is_withdrawal
 from tests.faults.outside import Line
 from tests.faults.whole import damage
 
-UNKNOWN = ("Unavailable",)  # refusals after which a job may be there all the same
+UNKNOWN = ("Unavailable",)  # refusals after which a job may exist all the same
 STEPS = ("submit", "dequeue", "outcome")
 PATH = re.compile(r"submit( dequeue retry)* dequeue outcome")
 TAKEN_BACK = re.compile(r"submit( dequeue retry)*( dequeue)? outcome")
@@ -29,9 +29,9 @@ Faults = Iterator[str]
 
 @dataclass
 class Verdict:
-    """What a run came to; `figures` are told in the report, `faults` must be none.
+    """The verdict of a run; `figures` are shown in the report, `faults` must be empty.
 
-    `server` is the version of the server that the store is on, if it is on one.
+    `server` is the version of the store's server, if it has one.
     """
 
     faults: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ def check(folder: Path) -> Verdict:
 
 
 def lost(history: History) -> Faults:
-    """Everything accepted is kept, and over."""
+    """Every accepted job is kept and over."""
     for id in sorted(history.accepted):
         job = history.jobs.get(id)
         if job is None:
@@ -70,7 +70,7 @@ def lost(history: History) -> Faults:
 
 
 def unexpected(history: History) -> Faults:
-    """Nothing is kept that nobody asked for, and nothing twice."""
+    """Only submitted jobs are kept, and each once."""
     asked, answered = _tries(history)
     kept: dict[str, list[str]] = defaultdict(list)
     for id, job in history.jobs.items():
@@ -90,7 +90,7 @@ def unexpected(history: History) -> Faults:
 
 
 def _tries(history: History) -> tuple[dict[str, set[int]], Counter[str]]:
-    """Return what each try asked for, and how many answers it got that leave no doubt."""
+    """Return what each try submitted, and how many definite answers it got."""
     asked: dict[str, set[int]] = defaultdict(set)
     answered: Counter[str] = Counter()
     for line in history.submits:
@@ -102,7 +102,7 @@ def _tries(history: History) -> tuple[dict[str, set[int]], Counter[str]]:
 
 
 def unanswered(history: History) -> Faults:
-    """Every submit is answered, unless its process was ended."""
+    """Every submit is answered, unless its process was killed."""
     answers = Counter(line["mark"] for line in history.submits if line["what"] != "asked")
     for line in history.submits:
         if line["what"] != "asked" or answers[line["mark"]] or line["life"] in history.endings:
@@ -173,7 +173,7 @@ def _miscounted(id: str, records: list[Line]) -> Faults:
 
 
 def unknown_job(history: History) -> Faults:
-    """The audit tells of no job that is not kept."""
+    """The audit has no job that is not kept."""
     for id in history.audit_of.keys() - history.jobs.keys():
         yield f"the audit tells of job {id}, which is not kept"
 
@@ -182,7 +182,7 @@ def unknown_job(history: History) -> Faults:
 
 
 def unfounded_effect(history: History) -> Faults:
-    """Code ran as often as it was dequeued, at most; a completed job ran at least once."""
+    """Code ran at most as often as it was dequeued; a completed job ran at least once."""
     for id, job in history.jobs.items():
         runs = history.attempts_of.get(id, [])
         dequeued = Counter(
@@ -203,7 +203,7 @@ def unfounded_effect(history: History) -> Faults:
 
 
 def duplicated(history: History) -> Faults:
-    """A job runs again only because it raised, was handed back, or a blow fell on its process."""
+    """A job runs again only because it raised, was handed back, or a fault hit its process."""
     for id, runs in history.attempts_of.items():
         for run, _ in pairwise(runs):
             if not _may_run_again(history, run):
@@ -282,7 +282,7 @@ def _most_at_once(runs: list[Attempt]) -> int:
 
 
 def over_claimed(history: History) -> Faults:
-    """No pool has more leases at a time than it may, as the audit tells it."""
+    """No pool has more leases at a time than allowed, by the audit."""
     most = most_leased(history)
     for pool, cap in history.plan.caps.items():
         if most[pool] > cap:
@@ -290,7 +290,7 @@ def over_claimed(history: History) -> Faults:
 
 
 def session_order(history: History) -> Faults:
-    """Turns of a session come one after the other, as they were submitted."""
+    """Turns of a session run one after the other, in submit order."""
     sessions: dict[str, list[tuple[int, int, int, str]]] = defaultdict(list)
     for id, job in history.jobs.items():
         if job["session"] is not None:
@@ -308,7 +308,7 @@ def session_order(history: History) -> Faults:
 
 
 def _out_of_turn(history: History, accepted: dict[int, str]) -> Faults:
-    """Items of one lane are handed in by their numbers; so those of a session are to be taken."""
+    """Items of one lane are submitted by number, so those of a session must run in that order."""
     sessions: dict[tuple[str, int], list[str]] = defaultdict(list)
     for number in sorted(accepted):
         item = history.items[number]
@@ -337,7 +337,7 @@ def early(history: History) -> Faults:
 
 
 def died(history: History) -> Faults:
-    """No process ends but by a blow of ours, a poison, or when its work is done."""
+    """No process ends except by a fault of the harness, a poison job, or the end of its work."""
     poisons = {run.life for run in history.attempts if _is_poison(history, run)}
     for blow in history.blows:
         if blow["what"] == "died" and blow["life"] not in poisons:
@@ -351,7 +351,7 @@ def _is_poison(history: History, run: Attempt) -> bool:
 
 
 def damaged(history: History) -> Faults:
-    """The store is whole."""
+    """The store is intact."""
     yield from damage(history.folder)
 
 

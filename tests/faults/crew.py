@@ -1,7 +1,7 @@
-"""The processes of a run, as the harness sees them: started, killed, stopped, let go on.
+"""The processes of a run, as the harness sees them: started, killed, stopped, continued.
 
-Every blow is written down with its moment, for the checker. Waiting is done on what the kernel and
-the files outside tell, with a limit.
+Every fault is recorded with its moment, for the checker. Waits use the kernel and the files
+outside, with a limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.faults.load import Plan
 from tests.faults.marks import Marks
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT = 60.0  # seconds after which what should have happened is not waited for any more
+LIMIT = 60.0  # seconds after which a wait gives up
 PAUSE = 0.002
 AT_ONCE = 0.0002
 RUN = ("-c", "from tests.faults.runner import run; run()")
@@ -33,11 +33,11 @@ STRAY_SECONDS = 10.0
 
 
 class RunFailed(Exception):
-    """The run did not come to where it could be judged."""
+    """The run did not reach a state in which it can be judged."""
 
 
 def until(what: str, holds: Callable[[], Any], limit: float = LIMIT, pause: float = PAUSE) -> None:
-    """Wait until something holds, or say that it never did."""
+    """Wait until the condition holds, or raise."""
     rest, deadline = Event(), time.monotonic() + limit
     while not holds():
         if time.monotonic() > deadline:
@@ -51,7 +51,7 @@ def pass_time(since: float, seconds: float) -> None:
 
 
 def export(folder: Path) -> None:
-    """Have the store of a run read by a process of its own."""
+    """Have another process export the store of a run."""
     subprocess.run(
         [sys.executable, "-m", "tests.faults.export", str(folder)],
         cwd=REPOSITORY,
@@ -62,12 +62,12 @@ def export(folder: Path) -> None:
 
 
 def import_path() -> str:
-    """Return where the processes find what this one finds."""
+    """Return an environment in which processes find the same modules."""
     return os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
 
 
 def begin(ground: Ground, plan: Plan) -> Crew:
-    """Write a plan down and return a crew to carry it out."""
+    """Write a plan and return a crew to carry it out."""
     plan.save(ground.folder / outside.PLAN)
     return Crew(ground)
 
@@ -92,7 +92,7 @@ class Life:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A session of its own: when a shell ends, its stopped processes are made to go on.
+                # A session of its own: when a shell ends, its stopped processes are continued.
                 start_new_session=True,
             )
 
@@ -105,7 +105,7 @@ class Life:
         return self._process.poll() is None
 
     def kill(self) -> frozenset[str]:
-        """Kill it; return what it was in the middle of."""
+        """Kill it; return the phases it was in."""
         at = time.monotonic()
         self._process.kill()
         code = self._process.wait(LIMIT)
@@ -119,7 +119,7 @@ class Life:
         return phases
 
     def stop(self) -> frozenset[str]:
-        """Stop it where it stands, for long; return what it is in the middle of."""
+        """Stop it for long; return the phases it is in."""
         at = time.monotonic()
         phases = self.hold()
         self._crew.blows.write("stop", at=at, life=self.name, phases=sorted(phases))
@@ -130,7 +130,7 @@ class Life:
         self.let_go()
 
     def hold(self) -> frozenset[str]:
-        """Hold it for a moment that nobody will notice, to see what it is in the middle of."""
+        """Stop it for a short moment, to read the phases it is in."""
         self._process.send_signal(signal.SIGSTOP)
         until(f"{self.name} stands still", lambda: self._state() in "TZ", pause=AT_ONCE)
         return self.marks.now()
@@ -139,7 +139,7 @@ class Life:
         self._process.send_signal(signal.SIGCONT)
 
     def terminate(self, limit: float = LIMIT) -> float:
-        """Ask it to end in good order; return the seconds that took."""
+        """Ask it to drain; return the seconds that took."""
         at = time.monotonic()
         self._crew.blows.write("term", life=self.name)
         self._process.terminate()
@@ -147,7 +147,7 @@ class Life:
         return time.monotonic() - at
 
     def wait(self, limit: float = LIMIT) -> int:
-        """Wait for its end, which is written down unless all is well, and return its exit code."""
+        """Wait for its end, record it unless all is well, and return its exit code."""
         try:
             code = self._process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -158,7 +158,7 @@ class Life:
         return code
 
     def _note_end(self) -> None:
-        """Write down that it ended without our doing."""
+        """Record that it ended without a fault of the harness."""
         code = self._process.returncode
         self._crew.blows.write("died", life=self.name, code=code, said=self._said())
 
@@ -171,7 +171,7 @@ class Life:
 
 
 class Crew:
-    """All processes of one run; leaving it ends them all."""
+    """All processes of one run; leaving the block ends them all."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -204,8 +204,8 @@ class Crew:
         self.blows.close()
 
     def start(self, name: str = "runner", url: str = "", **role: Any) -> Life:
-        """Start a process under test; its role is that of the runner, the URL its way in."""
-        # Not as a module: each child of it would import that again.
+        """Start a process under test; its role is that of the runner, the URL its store."""
+        # Not as a module: each of its children would import that again.
         life = Life(self, self.next_name(name), url or self.ground.url, [*RUN, json.dumps(role)])
         self.lives.append(life)
         return life
@@ -215,10 +215,10 @@ class Crew:
         return f"{name}-{sum(life.name.startswith(f'{name}-') for life in self.lives)}"
 
     def finish(self, limit: float = 2 * LIMIT) -> None:
-        """Let the living do what is left, see them end, and have what they left written down."""
+        """Let the processes finish the remaining work, end them, and export the store."""
         self.allow_end()
         for life in self.lives:
-            # Also those that are gone: nobody may have looked how they ended.
+            # Also those that are gone: how they ended may not have been recorded.
             life.wait(limit)
         try:
             until("all processes are gone", lambda: not self._strays(), STRAY_SECONDS, 0.1)
@@ -227,11 +227,11 @@ class Crew:
         export(self.folder)
 
     def allow_end(self) -> None:
-        """Let processes end when nothing is left to be done."""
+        """Let processes end when no work is left."""
         (self.folder / "finish").touch()
 
     def open_gate(self, life: str) -> None:
-        """Let the jobs of a process go on that wait for it."""
+        """Release the jobs of a process that wait for its gate."""
         (self.folder / f"gate-{life}").touch()
 
     def shift_wall(self, seconds: float) -> None:
@@ -243,7 +243,7 @@ class Crew:
         self.blows.write("wall", shift=seconds)
 
     def _strays(self) -> list[int]:
-        """Return the processes that this run has started, and their children, if they live."""
+        """Return the live processes of this run, and their children."""
         mark = f"FAULTS_FOLDER={self.folder}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*"):

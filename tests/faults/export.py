@@ -1,4 +1,4 @@
-"""Writes down what a store says of its jobs and its audit, for the checker.
+"""Exports the jobs and the audit of a store, for the checker.
 
 python -m tests.faults.export FOLDER
 """

@@ -22,7 +22,7 @@ def made() -> App:
         Thread(target=end_without, args=(harness,), daemon=True).start()
     else:
         os.environ["FAULTS_LIFE"] = f"{os.environ['FAULTS_FARM']}.{os.getpid()}"
-    # Only now: they read the name of their life as they are imported.
+    # Imported late: they read the name of their life at import.
     from tests.faults import bodies, outside
     from tests.faults.load import read_plan
     from tests.faults.runner import make_app, mark_life

@@ -18,7 +18,7 @@ from tests.faults.crew import AT_ONCE, LIMIT, Crew, Life, RunFailed, pass_time, 
 from tests.faults.marks import Marks
 
 WORKERS, SLOTS = 2, 10
-MEANT_ONCE = 0.2  # seconds after which a second signal is not taken for the first one
+MEANT_ONCE = 0.2  # seconds after which a second signal counts as another one
 APP = "tests.faults.farm_app:app"
 ENTRY = b"poolhand.worker_process"
 STARTED = re.compile(r"process started worker=(\S+) pid=(\d+)")
@@ -41,7 +41,7 @@ class FarmWorker:
         return not self._is_gone(0.0)
 
     def kill(self) -> frozenset[str]:
-        """Kill it; return what it was in the middle of."""
+        """Kill it; return the phases it was in."""
         at = time.monotonic()
         self._send(signal.SIGKILL)
         gone = self.until_gone()
@@ -50,7 +50,7 @@ class FarmWorker:
         return phases
 
     def hold(self) -> frozenset[str]:
-        """Hold it for a moment, to see what it is in the middle of."""
+        """Stop it for a moment, to read the phases it is in."""
         self._send(signal.SIGSTOP)
         until(f"{self.name} stands still", lambda: _stat(self.pid)[0] in "TZ", pause=AT_ONCE)
         return self.marks.now()
@@ -69,7 +69,7 @@ class FarmWorker:
         self.marks.close()
 
     def _send(self, number: int) -> None:
-        # By its handle: its number may be that of another process as soon as it is gone.
+        # By its pidfd: its pid may be reused as soon as it is gone.
         signal.pidfd_send_signal(self._handle, number)
 
     def _is_gone(self, limit: float) -> bool:
@@ -85,7 +85,7 @@ class Farm(Life):
         self._known: dict[int, FarmWorker] = {}
 
     def workers(self) -> list[FarmWorker]:
-        """Return the worker processes that live, oldest first."""
+        """Return the live worker processes, oldest first."""
         for pid in _children(self.pid):
             if pid not in self._known:
                 with suppress(ProcessLookupError):
@@ -93,14 +93,14 @@ class Farm(Life):
         return [one for one in self._known.values() if one.alive]
 
     def ready(self) -> list[FarmWorker]:
-        """Return those of them who take jobs, by the word of the supervisor."""
+        """Return the workers that claim jobs, as the supervisor reports."""
         said = [text for _, text in self.told()]
         pids = {one[1]: int(one[2]) for text in said if (one := STARTED.search(text))}
         ready = {pids[one[1]] for text in said if (one := READY.search(text))}
         return [one for one in self.workers() if one.pid in ready]
 
     def until_ready(self, count: int = WORKERS) -> list[FarmWorker]:
-        """Wait until so many take jobs, and return them."""
+        """Wait until so many claim jobs, and return them."""
         until(
             f"{count} workers of {self.name} are ready",
             lambda: len(self.ready()) >= count,
@@ -109,17 +109,17 @@ class Farm(Life):
         return self.ready()
 
     def told(self) -> list[tuple[float, str]]:
-        """Return what its log says, and when."""
+        """Return the lines of its log, with their times."""
         since = time.monotonic() - time.time()
         lines = map(MOMENT.match, self.log.read_text(errors="replace").splitlines())
         return [(since + _seconds(line[1]), line[2]) for line in lines if line]
 
     def until_told(self, words: str) -> None:
-        """Wait until its log says something."""
+        """Wait until its log has such a line."""
         until(f"{self.name} says {words}", lambda: any(words in text for _, text in self.told()))
 
     def note(self, what: str, **about: Any) -> None:
-        """Write down what befell it, or one of its workers."""
+        """Record a fault of it, or of one of its workers."""
         self._crew.blows.write(what, **about)
 
     def renew(self) -> None:
@@ -128,7 +128,7 @@ class Farm(Life):
         self._process.send_signal(signal.SIGHUP)
 
     def stop_twice(self) -> float:
-        """Ask it to end, and ask again; return the seconds that took from then on."""
+        """Ask it to end, and ask again; return the seconds from then on."""
         at = time.monotonic()
         self._crew.blows.write("term", life=self.name)
         self._process.terminate()
@@ -149,7 +149,7 @@ def start_farm(
     grace: float = 15.0,
     app: str = APP,
 ) -> Farm:
-    """Start a farm that always has so many workers."""
+    """Start a farm with a fixed number of workers."""
     options = {"--min": workers, "--max": workers, "--concurrency": slots, "--grace": grace}
     farm = Farm(crew, name, [str(word) for word in chain.from_iterable(options.items())], app)
     crew.lives.append(farm)
@@ -157,7 +157,7 @@ def start_farm(
 
 
 def finish(crew: Crew) -> None:
-    """Let farms do what is left, end them in good order, and have written down what they left."""
+    """Let farms finish the remaining work, stop them, and export the store."""
     crew.allow_end()
     farms = [life for life in crew.lives if isinstance(life, Farm)]
     for life in crew.lives:
@@ -165,7 +165,7 @@ def finish(crew: Crew) -> None:
             life.wait(2 * LIMIT)
     for farm in farms:
         if farm.alive:
-            # One that has just begun to start would not hear it.
+            # A farm that has just begun to start would not notice it.
             farm.until_told("farm started")
             farm.terminate()
     crew.finish()
@@ -186,7 +186,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return what the kernel says of a process, from its state and its parent on."""
+    """Return the kernel's record of a process, from its state and its parent on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

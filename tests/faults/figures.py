@@ -1,4 +1,4 @@
-"""What a report tells of a run, counted from its history. Nothing of poolhand is imported."""
+"""The figures of a report, counted from the history of a run. Nothing of poolhand is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.history import JOB_LOST, TERMINAL, History
 
 
 def figures(history: History, faults: list[str]) -> dict[str, float]:
-    """Return what a report tells of a run."""
+    """Return the figures of a run."""
     found = Counter(fault.partition(":")[0] for fault in faults)
     again = [id for id in history.attempts_of if _crashed(history, id)]
     recovered = [id for id in again if history.jobs.get(id, {}).get("status") in TERMINAL]
@@ -33,7 +33,7 @@ def _crashed(history: History, id: str) -> bool:
 
 
 def most_leased(history: History) -> Counter[str]:
-    """Count how many leases each pool had at a time, at most, as the audit tells it."""
+    """Count the largest number of leases of each pool at a time, from the audit."""
     held: Counter[str] = Counter()
     most: Counter[str] = Counter()
     running: set[str] = set()
@@ -50,7 +50,7 @@ def most_leased(history: History) -> Counter[str]:
 
 
 def rerun_seconds(history: History) -> list[float]:
-    """Return how long each job stood still whose process was ended or stopped under it."""
+    """Return how long each job waited whose process was killed or stopped while it ran."""
     return [
         following.began - run.cut
         for runs in history.attempts_of.values()
@@ -60,5 +60,5 @@ def rerun_seconds(history: History) -> list[float]:
 
 
 def hits(history: History) -> Counter[str]:
-    """Count what processes were in the middle of when they were killed."""
+    """Count the phases that processes were in when they were killed."""
     return Counter(phase for blow in history.kills() for phase in blow["phases"])

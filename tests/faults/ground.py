@@ -1,4 +1,4 @@
-"""The ground a row is played on: a folder for the files outside, and a store of its own."""
+"""The place of a row: a folder for the files outside, and a store of its own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NO_STORE = "none"  # of rows that play inside one process
 
 
 class Skipped(Exception):
-    """A row that cannot be played here; the text says what it needs."""
+    """A row that cannot be played here; the text says what is missing."""
 
 
 class Ground:
-    """Where one row is played; the URL of its store is written down for all who take part."""
+    """The place of one row; the URL of its store is written down for all processes."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ def file_url(folder: Path) -> str:
 
 @contextmanager
 def laid(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground]:
-    """Have a ground for a block; a server is started for it, and keeps what it says it keeps."""
+    """Provide a place for a block, with a durable server if the store needs one."""
     with ExitStack() as stack:
         if store != POSTGRES:
             yield Ground(folder, store, file_url(folder) if store == SQLITE else "")
@@ -85,7 +85,7 @@ def laid(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground
 
 @contextmanager
 def postgres(programs: Path | None = None) -> Iterator[PostgresServer]:
-    """Have a server for a block, or say why there is none."""
+    """Provide a server for a block, or say why there is none."""
     from poolhand.errors import Unsupported
     from poolhand.runtime import Runtime
     from poolhand.stores.open import store_of

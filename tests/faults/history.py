@@ -15,7 +15,7 @@ from tests.faults.outside import Line
 
 JOB_LOST = "poolhand.errors.JobLost"
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "rejected"})
-ENDING = ("kill", "died", "term")  # blows that end a life
+ENDING = ("kill", "died", "term")  # faults that end a life
 UNWRITTEN = 10.0  # seconds within which the end of an attempt is written, on the busiest machine
 
 
@@ -23,8 +23,8 @@ UNWRITTEN = 10.0  # seconds within which the end of an attempt is written, on th
 class Attempt:
     """One run of a job's code, from the effect file.
 
-    `ended` is None when its end was never written. `cut` is when a blow fell on its process after
-    it had begun, or infinity.
+    `ended` is None when its end was never written. `cut` is when a fault hit its process after it
+    had begun, or infinity.
     """
 
     job: str
@@ -44,7 +44,7 @@ class Attempt:
 
 
 class History:
-    """All that is known of a run; jobs are records as they were exported."""
+    """All facts of a run; jobs are records as they were exported."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class History:
 
     @cached_property
     def taken_back(self) -> set[str]:
-        """The jobs whose submitter left before it was answered, and that were cancelled for it."""
+        """The jobs whose submitter gave up before the answer, and that were cancelled for it."""
         return {
             id
             for id, records in self.audit_of.items()
@@ -98,7 +98,7 @@ class History:
 
     @cached_property
     def endings(self) -> dict[str, float]:
-        """When lives were ended, by us or by a poison."""
+        """When lives ended, by the harness or by a poison job."""
         return {blow["life"]: blow["at"] for blow in self.blows if blow["what"] in ENDING}
 
     def kills(self) -> list[Line]:
@@ -108,7 +108,7 @@ class History:
         return str(job["name"]).rpartition(".")[2]
 
     def followed(self, run: Attempt) -> set[str]:
-        """Return what the audit says of how an attempt of this number was ended."""
+        """Return the audit record about the end of the attempt with this number."""
         said = set()
         for before, after in pairwise(self.audit_of.get(run.job, [])):
             if before["kind"] != "pool_dequeue" or before["body"]["attempt"] != run.attempt:
@@ -138,7 +138,7 @@ class History:
     def _cut(self, begin: Line, ended: float) -> float:
         """Return when the process of an attempt was killed, or stopped while it ran."""
         if self.items[begin["number"]].task == "poison":
-            # It kills the process it runs in, be it one of its own, as the first thing it does.
+            # A poison job kills its process, also one of its own, as the first thing it does.
             return float(begin["at"])
         moments = [math.inf]
         for blow in self.blows:
@@ -146,18 +146,18 @@ class History:
                 continue
             at = float(blow["at"])
             if at < begin["at"] < blow.get("gone", at):
-                # Children of the process go when it is gone, some of them a moment after the blow.
+                # Children of the process end after it, some of them a moment after the kill.
                 at = float(begin["at"])
             if blow["what"] == "stop" and at < begin["at"] < self._went_on(blow):
                 # Claimed before, begun while nothing could be written.
                 at = float(begin["at"])
-            # A blow soon after its end may have kept its end from being written.
+            # A kill soon after its end may have prevented the record of its end.
             if begin["at"] <= at < ended + UNWRITTEN:
                 moments.append(at)
         return min(moments)
 
     def _went_on(self, stop: Line) -> float:
-        """Return when a process that was stopped was let go on."""
+        """Return when a stopped process was continued."""
         conts = [
             one["at"] for one in self.blows if one["what"] == "cont" and one["life"] == stop["life"]
         ]
@@ -165,10 +165,10 @@ class History:
 
 
 def _hits(blow: Line, life: str) -> bool:
-    """Tell whether a blow falls on a life."""
+    """Return whether a fault concerns a life."""
     if blow["what"] in ENDING:
         return bool(blow["life"] == life)
-    # Who is stopped while it holds the lock keeps everybody from writing.
+    # A process that is stopped while it holds the lock keeps all others from writing.
     return blow["what"] == "stop" and (blow["life"] == life or "lock" in blow["phases"])
 
 
@@ -177,5 +177,5 @@ def _run(line: Line) -> tuple[str, int, int, str]:
 
 
 def is_withdrawal(record: Line) -> bool:
-    """Tell whether an audit record says that a submitter took its job back."""
+    """Return whether an audit record says that a submitter withdrew its job."""
     return bool(record["kind"] == "pool_cancel" and record["body"]["by"] == "submitter")

@@ -1,4 +1,4 @@
-"""One connection through the proxy: a client, a server, and what passes between them."""
+"""One connection through the proxy: a client, a server, and the data between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class End(asyncio.Protocol):
-    """One of the two ends; what comes from it goes one way."""
+    """One of the two ends; its data goes in one direction."""
 
     def __init__(self, link: Link, way: Way) -> None:
         self.transport: Transport | None = None
@@ -31,7 +31,7 @@ class End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._link.queue(self._way, b"")
-        # Open the other way until that is closed too.
+        # Open in the other direction until that is closed too.
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -40,7 +40,7 @@ class End(asyncio.Protocol):
 
 
 class Link:
-    """Forwards both ways, as late as the proxy says, unless a way is held."""
+    """Forwards both directions, as late as the proxy says, unless one is held."""
 
     def __init__(self, proxy: Proxy, loop: AbstractEventLoop) -> None:
         self.client = End(self, Way.UP)
@@ -49,7 +49,7 @@ class Link:
         self._proxy = proxy
         self._loop = loop
         self._held: frozenset[Way] = proxy.mute_new
-        # What is on its way, with the moment it arrives; an empty piece is the end.
+        # Data in flight, with its arrival time; an empty piece is the end.
         self._queues: dict[Way, deque[tuple[float, bytes]]] = {way: deque() for way in Way}
         self._trap: Trap | None = None
         self._trapped = 0
@@ -70,7 +70,7 @@ class Link:
             self._flush(Way.UP)
 
     def lost(self) -> None:
-        """Note that one end is gone; over a dead line the other one cannot hear of it."""
+        """Note that one end is gone; on a silent line the other end is not notified."""
         self._lost = True
         if not self._held:
             self.end(None)
@@ -96,7 +96,7 @@ class Link:
             self._flush(way)
 
     def hold(self, ways: frozenset[Way]) -> None:
-        """Let nothing pass these ways from now on, and the other ways everything."""
+        """Hold these directions from now on, and forward the others."""
         self._held = ways
         if self._lost and not ways:
             self.end(None)
@@ -121,7 +121,7 @@ class Link:
             end.transport.abort()
 
     def _flush(self, way: Way) -> None:
-        """Forward what is due."""
+        """Forward the data that is due."""
         target = self._server.transport if way is Way.UP else self.client.transport
         queue, now = self._queues[way], self._loop.time()
         while queue and queue[0][0] <= now and target is not None:
@@ -136,7 +136,7 @@ class Link:
     # Traps
 
     def _is_caught(self, way: Way, message: Message) -> bool:
-        """Tell whether a message goes no further; the last one of them springs the trap."""
+        """Return whether a message is dropped; the last one of a trap springs it."""
         if way is Way.UP:
             return self._sets_off(message)
         trap, exchange = self._trap, self.exchange
@@ -157,7 +157,7 @@ class Link:
             self._spring(trap)
             return True
         self._trap = trap
-        # A statement that was prepared ends with a Sync, which is to come.
+        # A prepared statement ends with a Sync, which follows.
         self._trapped = self.exchange.asked + (message.kind != "Q")
         return False
 

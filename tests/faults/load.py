@@ -1,7 +1,7 @@
-"""Loads: what is submitted in a run, made from a seed and written down for all who take part.
+"""Loads: the jobs of a run, made from a seed and written down for all processes.
 
-Nothing of poolhand is imported here: the checker knows from the plan alone what should become of
-each item.
+Nothing of poolhand is imported here: the checker derives the expected outcome of each item from the
+plan alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
-# What a task does in the end. Those that fail are dead letters; a poison kills its own process.
+# The end of a task. Failing ones are dead letters; a poison job kills its own process.
 ENDS = {
     "brief": "completed",
     "threaded": "completed",
@@ -58,7 +58,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole load; caps are what the pools are declared with."""
+    """A whole load; `caps` are the declared limits of the pools."""
 
     items: tuple[Item, ...]
     caps: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ KEY_CAPS = {"fair": 2}
 
 
 def standard(seed: int, jobs: int, longest: float) -> Plan:
-    """Return the usual load: mostly 5 to 50 ms, some that raise, of all that is offered a little.
+    """Return the usual load: mostly 5 to 50 ms, some that raise, a little of every feature.
 
     `longest` is what one in a hundred takes. There are more items than jobs: keys are repeated.
     """
@@ -102,7 +102,7 @@ def _repeats(items: list[Item]) -> int:
 
 
 def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[Item]:
-    """Return the next one, or the next few that belong together."""
+    """Return the next item, or the next few that belong together."""
     seconds = random.uniform(0.005, 0.05)
     lane = number % LANES
     match random.choices(range(10), (40, 15, 13, 8, 3, 2, 10, 6, 1, 1))[0]:
@@ -112,7 +112,7 @@ def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[
         case 1:
             session = random.randrange(SESSIONS)
             task = random.choice(("brief", "brief", "threaded", "flaky"))
-            # One lane per session: its turns are handed in one after the other.
+            # One lane per session: its turns are submitted one after the other.
             return [
                 Item(number, task, seconds, "talk", session % LANES, session=f"session-{session}")
             ]
@@ -138,7 +138,7 @@ def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[
 
 
 def _keyed(random: Random, number: int, seconds: float, keys: list[str]) -> list[Item]:
-    """Return an old key once more, or a new one, submitted twice at a time."""
+    """Return an old key again, or a new one that is submitted twice at a time."""
     if len(keys) >= REPEATED or (keys and random.random() < 0.3):
         key, times = random.choice(keys), 1
     else:

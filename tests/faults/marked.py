@@ -1,4 +1,4 @@
-"""Has a process mark the verbs of its store while they run, and the lock of its file while held."""
+"""Marks the verbs of a store while they run, and the lock of its file while it is held."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _replace(marks: Marks, store: Any) -> Verb:
 
 
 def mark_lock(marks: Marks) -> None:
-    """Mark that the lock between processes is held; what is marked is held for certain."""
+    """Mark that the lock between processes is held; a marked lock is certainly held."""
     take, release = FileLock.take, FileLock.release
 
     def marked_take(self: FileLock, *args: Any) -> bool:

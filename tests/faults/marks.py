@@ -1,7 +1,7 @@
-"""Marks: what a process is in the middle of, in shared memory, so that its killer can aim.
+"""Marks: the phases a process is in, in shared memory, so that a kill can be aimed.
 
-A file of counters, one per phase, that the process raises and lowers. It survives the process: what
-it says after a kill is what the kill hit. Nothing of poolhand is imported here.
+A file of counters, one per phase, that the process raises and lowers. It survives the process:
+after a kill it shows what was hit. Nothing of poolhand is imported here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COUNTERS = struct.Struct(f"<{len(PHASES)}i")
 
 
 class Marks:
-    """The counters of one process; the file is made by whoever comes first."""
+    """The counters of one process; the first user makes the file."""
 
     def __init__(self, path: Path) -> None:
         with path.open("a+b") as file:
@@ -29,7 +29,7 @@ class Marks:
 
     @contextmanager
     def during(self, *phases: str) -> Iterator[None]:
-        """Say for the time of a block that the process is in these phases."""
+        """Mark that the process is in these phases, inside a block."""
         self.enter(*phases)
         try:
             yield

@@ -1,6 +1,6 @@
-"""The messages of PostgreSQL as they pass by: cut out of both streams, told apart, counted.
+"""The messages of PostgreSQL in both streams: split, classified, counted.
 
-Knows as much of the protocol as it takes to say which answer belongs to which request.
+Knows enough of the protocol to match answers with requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENDS_REQUEST = frozenset("QSF")  # Query, Sync, FunctionCall: one ReadyForQuery 
 
 
 class Way(StrEnum):
-    """Which way bytes go: up to the server, or down to the client."""
+    """The direction of bytes: up to the server, or down to the client."""
 
     UP = "up"
     DOWN = "down"
@@ -32,14 +32,14 @@ class Message:
 
     @property
     def texts(self) -> list[str]:
-        """The texts it begins with, each of which ends with a zero."""
+        """The texts it begins with, each terminated by a zero byte."""
         return [part.decode(errors="replace") for part in self.data[5:].split(b"\0")]
 
 
 class Exchange:
-    """One connection: what was asked, what is answered, and what statements are prepared.
+    """One connection: its requests, its answers, and its prepared statements.
 
-    `asked` counts requests, the opening of the connection among them; `answered` counts the
+    `asked` counts requests, the opening of the connection included; `answered` counts the
     ReadyForQuery of each.
     """
 
@@ -58,7 +58,7 @@ class Exchange:
         return self.in_transaction and self.asked == self.answered
 
     def cut_out(self, way: Way, data: bytes) -> Iterator[Message]:
-        """Yield the messages that are whole now, in their order."""
+        """Yield the complete messages, in order."""
         self._rest[way] += data
         while message := self._next(way):
             self._rest[way] = self._rest[way][len(message.data) :]
@@ -66,7 +66,7 @@ class Exchange:
             yield message
 
     def statement(self, message: Message) -> str:
-        """Return the statement that a message wants to be run, empty if it wants none."""
+        """Return the statement that a message executes, empty if none."""
         match message.kind:
             case "Q":
                 return message.texts[0]
@@ -78,7 +78,7 @@ class Exchange:
     def _next(self, way: Way) -> Message | None:
         rest = self._rest[way]
         if way is Way.DOWN and self._single and rest:
-            # The answer to the question whether the connection may be encrypted: one letter.
+            # The answer to the request for encryption: one letter.
             self._single -= 1
             return Message("", rest[:1])
         is_opening = way is Way.UP and not self._begun

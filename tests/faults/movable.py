@@ -1,4 +1,4 @@
-"""A server whose wall clock can be set: its programs are started with a clock before theirs."""
+"""A server whose wall clock can be set: its programs are started with a library before libc."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SECONDS = struct.Struct("d")
 
 @contextmanager
 def movable_programs() -> Iterator[Path]:
-    """Have a folder with the programs of PostgreSQL in a block, whose clock `move` sets."""
+    """Provide a folder with the programs of PostgreSQL for a block; `move` sets their clock."""
     folder = Path(tempfile.mkdtemp(prefix="faults-clock-"))
     try:
-        # Servers run as another user, who has to get in here.
+        # Servers run as another user, who must be able to enter.
         folder.chmod(0o755)
         library = preload(SOURCE, folder)
         move(folder, 0.0)
@@ -45,7 +45,7 @@ def movable_programs() -> Iterator[Path]:
 
 def move(folder: Path, seconds: float) -> None:
     """Set the clock of these programs to so many seconds from the true one."""
-    # In place, and in one write: they have it in their memory.
+    # In place, and in one write: the programs have it mapped.
     fd = os.open(folder / SHIFT, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.write(fd, _SECONDS.pack(seconds))

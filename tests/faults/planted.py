@@ -1,4 +1,4 @@
-"""Bugs on purpose: planted in the processes under test, to see that a row finds each of them."""
+"""Planted bugs in the processes under test: a row must find each of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _kept: set[asyncio.Task[Any]] = set()
 
 
 def acknowledges_early() -> None:
-    """Say that a job is accepted a moment before it is."""
+    """Accept a job a moment before it is stored."""
     store = _store()
     add = store.add
 
@@ -48,7 +48,7 @@ def acknowledges_early() -> None:
 
 
 def starts_without_looking() -> None:
-    """Claim before the leases of the dead are taken back."""
+    """Claim before the leases of dead owners have expired."""
     look = Reaper.look
     seen: set[int] = set()
 
@@ -61,12 +61,12 @@ def starts_without_looking() -> None:
 
 
 def reaps_the_living() -> None:
-    """Hold every other process for dead."""
+    """Count every other process as dead."""
     _patch(Reaper, "_was_ours", lambda self, owner: owner.pid != os.getpid())
 
 
 def counts_late_results() -> None:
-    """Take what a worker says under a lost lease, at the cost of whoever has the lease now."""
+    """Accept the result of a lost lease, instead of that of the present owner."""
     kind = _store()
     settle = kind.replace
 
@@ -88,12 +88,12 @@ def counts_late_results() -> None:
 
 
 def charges_for_stops() -> None:
-    """Let an orderly stop cost an attempt."""
+    """Charge an attempt for an orderly stop."""
     _patch(lifecycle, "hand_back", lambda job: replace(job, status=Status.QUEUED))
 
 
 def blames_neighbours() -> None:
-    """Give up a job at its second crash, whoever is to blame."""
+    """Give up a job at its second crash, whatever caused it."""
     crash = lifecycle.crash
 
     def harsh(job: Any, policy: Any, rerun: bool, at: Any, proven: bool) -> Any:
@@ -122,20 +122,20 @@ def trusts_the_wall_clock() -> None:
 
 
 def believes_commits() -> None:
-    """Take every commit for made that nobody heard of."""
+    """Count every commit without an answer as made."""
     from poolhand.stores.postgres.transaction import Transactions
 
     async def believed(self: Transactions, xid: str) -> bool:
         return True
 
-    # Only where jobs are submitted: a worker would wait for ever for what it has not written.
+    # Only where jobs are submitted: a worker would wait without end for an unwritten job.
     if os.environ["FAULTS_LIFE"].startswith("door"):
         _patch(Transactions, "became", believed)
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug to be put in, the row that must find it, and the name of what that row must say."""
+    """A planted bug, the row that must find it, and the promise that the row must name."""
 
     put_in: Callable[[], None]
     row: str
@@ -157,7 +157,7 @@ PLANTED: dict[str, Bug] = {
 
 
 def plant() -> None:
-    """Put the bug in that the environment names, if it names one."""
+    """Plant the bug that the environment names, if any."""
     name = os.environ.get(VARIABLE)
     if name:
         PLANTED[name].put_in()
@@ -165,7 +165,7 @@ def plant() -> None:
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Have all processes that are started in a block bear a bug."""
+    """Plant a bug in all processes that are started inside a block."""
     os.environ[VARIABLE] = name
     try:
         yield

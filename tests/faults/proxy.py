@@ -1,7 +1,7 @@
 """A TCP proxy with faults, between the processes under test and a server.
 
-It lives in a thread of the harness, so that it goes on whatever happens to those processes. Its
-faults are plain calls, from any thread but its own; what is random in them comes from a seed.
+It runs in a thread of the harness, so that it works whatever happens to those processes. Its faults
+are plain calls, from any thread but its own; random choices come from a seed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.private_servers.programs import free_port
 T = TypeVar("T")
 
 BOTH = (Way.UP, Way.DOWN)
-LIMIT = 10.0  # seconds that a call may take to be done
-ROUNDS = 3  # of the loop until a connection that was accepted is a link
+LIMIT = 10.0  # seconds that a call may take
+ROUNDS = 3  # loop iterations until an accepted connection is a link
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
 
 
 class Trap:
     """Cuts a connection around one statement; `sprung` is set when it has.
 
-    `after`: the server has run it, and its answer is held back; else it never gets there. `tag` is
-    what the server said of it.
+    `after`: the server has run it, and its answer is held back; otherwise the statement never
+    reaches the server. `tag` is the command tag of the server.
     """
 
     def __init__(self, pattern: str, skip: int, after: bool, when: Callable[[], bool]) -> None:
@@ -44,7 +44,7 @@ class Trap:
         self.sprung = Event()
 
     def catches(self, statement: str) -> bool:
-        """Tell whether this is the one, after as many others as were to be let go."""
+        """Return whether this is the statement, after the ones to let pass."""
         if not self._pattern.search(statement) or not self._when():
             return False
         self._skip -= 1
@@ -52,15 +52,15 @@ class Trap:
 
 
 class Proxy:
-    """Forwards what comes to its port to a server, unless told to do worse.
+    """Forwards connections of its port to a server, with the faults that were set.
 
-    With `watches`, what passes are messages of PostgreSQL, so that traps can be set.
+    With `watches`, the data are messages of PostgreSQL, so that traps can be set.
     """
 
     def __init__(self, host: str, port: int, seed: int = 0, watches: bool = False) -> None:
         self.target = (host, port)
         self.watches = watches
-        # Below those of clients: one that tries again and again might else reach itself.
+        # Below the client ports: a client that reconnects might otherwise connect to itself.
         self.port = free_port()
         self.links: set[Link] = set()
         self.trap: Trap | None = None
@@ -90,7 +90,7 @@ class Proxy:
         self._loop.close()
 
     def through(self, url: str) -> str:
-        """Return a URL of the server as one that leads through here."""
+        """Return a URL of the server that leads through this proxy."""
         parts = urlsplit(url)
         login, at, _ = parts.netloc.rpartition("@")
         return urlunsplit(parts._replace(netloc=f"{login}{at}127.0.0.1:{self.port}"))
@@ -98,7 +98,7 @@ class Proxy:
     # Faults
 
     def mend(self) -> None:
-        """Forward everything again; connections that were held up go on."""
+        """Forward everything again; held connections continue."""
 
         async def act() -> None:
             self.delays = dict.fromkeys(BOTH, 0.0)
@@ -120,7 +120,7 @@ class Proxy:
         return self._end_all(resets=True)
 
     def delay(self, seconds: float, *ways: Way) -> None:
-        """Let everything that comes from now on take so much longer."""
+        """Delay all later data by so much."""
 
         async def act() -> None:
             self.delays |= dict.fromkeys(ways or BOTH, seconds)
@@ -128,15 +128,15 @@ class Proxy:
         self._do(act)
 
     def half_open(self, new: bool = False) -> None:
-        """Forward nothing more, without a word; `new`: nor for those who connect from now on."""
+        """Forward nothing more, silently; `new`: nor for later connections."""
         self._mute(frozenset(BOTH), new)
 
     def one_way(self, way: Way, new: bool = False) -> None:
-        """Forward only what goes this way."""
+        """Forward only data in this direction."""
         self._mute(frozenset(BOTH) - {way}, new)
 
     def corrupt(self, every: int, *ways: Way) -> None:
-        """Change one byte in so many, on the average."""
+        """Change one byte in so many, on average."""
 
         async def act() -> None:
             self._spoils |= dict.fromkeys(ways or BOTH, every)
@@ -144,7 +144,7 @@ class Proxy:
         self._do(act)
 
     def refuse(self, accepts: bool = False) -> None:
-        """Take no new connections; `accepts`: take each, and close it at once."""
+        """Accept no new connections; `accepts`: accept each, and close it at once."""
 
         async def act() -> None:
             if accepts:
@@ -159,7 +159,7 @@ class Proxy:
     ) -> Trap:
         """Cut the connection of the next such statement when it has run, before its answer.
 
-        Of those that pass while `when` holds, so many are let go.
+        Of the statements that pass while `when` holds, so many are let pass.
         """
         return self._set(Trap(pattern, skip, after=True, when=when))
 
@@ -181,7 +181,7 @@ class Proxy:
     # What links ask, on the loop of the proxy
 
     def spoiled(self, way: Way, data: bytes) -> bytes:
-        """Return what becomes of bytes on their way."""
+        """Return what happens to bytes in flight."""
         every = self._spoils[way]
         if not every:
             return data
@@ -229,7 +229,7 @@ class Proxy:
             return
         for one in listener.sockets:
             self._loop.remove_reader(one.fileno())
-        # Who was accepted at this moment is let in first: a closed listener would lose its socket.
+        # Connections accepted at this moment are handled first: a closed listener would lose them.
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
         listener.close()
@@ -244,12 +244,12 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _do(self, act: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Have something done on the loop of the proxy, and wait until it is."""
+        """Run a call on the loop of the proxy, and wait until it is done."""
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result(LIMIT)
 
 
 class HangsUp(asyncio.Protocol):
-    """Closes what has just come in."""
+    """Closes each new connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

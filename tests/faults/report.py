@@ -1,4 +1,4 @@
-"""What a run of the fault rows came to: a history to be kept, and a table of it for people."""
+"""Results of a run of the fault rows: a stored history, and a table of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ History = dict[str, Any]
 
 @dataclass(frozen=True)
 class Played:
-    """A row that was played over a store, or why it was skipped, with the seconds that took."""
+    """A row that was played over a store, or why it was skipped, with its duration."""
 
     row: str
     store: str
@@ -36,7 +36,7 @@ class Played:
         return self.verdict.holds and not self.skipped
 
     def record(self) -> History:
-        """Return what is kept of it."""
+        """Return its stored form."""
         figures = {name: round(value, 3) for name, value in self.verdict.figures.items()}
         return {
             "row": self.row,
@@ -51,7 +51,7 @@ class Played:
 
 
 def history(rows: list[Played], settings: dict[str, float]) -> History:
-    """Return what is kept of a run: what was played, on what, and what came of it."""
+    """Return the stored form of a run: what was played, where, and the results."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -69,7 +69,7 @@ def write(path: Path, run: History) -> None:
 
 
 def table(run: History) -> str:
-    """Return a run as a table that is good to read as it is, and in a page."""
+    """Return a run as a table that is readable as text and in a page."""
     head = ["row", "store", *COLUMNS, "besides", "holds"]
     lines = [head, ["---", "---", *["---:"] * len(COLUMNS), "---", "---"], *map(_line, run["rows"])]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
@@ -92,13 +92,13 @@ def _line(row: History) -> list[str]:
 
 
 def _besides(name: str, value: float) -> str:
-    """Return a figure in words: `rerun_s` is in seconds."""
+    """Return a figure as text: `rerun_s` is in seconds."""
     words = name.removesuffix("_s").replace("_", " ")
     return f"{words} {value:.3g} s" if name.endswith("_s") else f"{words} {value:,g}"
 
 
 def publish(run: History, page: Path) -> None:
-    """Put the table of a run into a page, in the place of the one before."""
+    """Put the table of a run into a page, in place of the previous one."""
     minutes = sum(row["seconds"] for row in run["rows"]) / 60
     servers = f"SQLite {run['sqlite']}" + (
         f", PostgreSQL {run['postgres']}" if run["postgres"] else ""

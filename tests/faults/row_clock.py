@@ -17,12 +17,12 @@ from tests.faults.rows import Settings
 
 HOUR = 3600.0
 DELAY = 4.0
-LATE_SECONDS = 2.0  # a second by promise; another one for a busy machine
+LATE_SECONDS = 2.0  # one second is promised; one more for a busy machine
 BACK_SECONDS = 4.0
-EARLY_SECONDS = 24.0  # a lease that was renewed a moment ago lives at least so long
+EARLY_SECONDS = 24.0  # a lease that was just renewed lives at least so long
 SLOTS = 5  # fewer than long jobs, so that each of two workers has one
 RUNNING, DELAYED, HALF_HOUR, SOON = range(6), range(6, 10), range(10, 13), range(13, 16)
-SECOND = 1  # the lane that is handed in while the clock is an hour ahead
+SECOND = 1  # the lane that is submitted while the clock is an hour ahead
 
 
 def plan_of(seconds: float) -> Plan:
@@ -35,7 +35,7 @@ def plan_of(seconds: float) -> Plan:
 
 
 def clock(ground: Ground, settings: Settings) -> Verdict:
-    """Move the clock to and fro: leases and delays stay as they are, run_at follows it."""
+    """Move the clock back and forth: leases and delays do not change, run_at follows it."""
     plan = plan_of(seconds=8.0)
     with begin(ground, plan) as crew:
         moves = _to_and_fro(crew, Progress(ground.folder, plan), settings)
@@ -44,13 +44,13 @@ def clock(ground: Ground, settings: Settings) -> Verdict:
 
 
 def timed_clock(ground: Ground, settings: Settings) -> Verdict:
-    """The same, and then a worker is stopped while the clock goes back: its lease ends in time."""
+    """The same; then a worker is stopped while the clock goes back: its lease ends in time."""
     plan = plan_of(seconds=30.0)
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
         moves = _to_and_fro(crew, progress, settings)
         one = next(life for life in crew.lives if life.name.startswith("one"))
-        # The server ends transactions that stand still by the clock that goes back here.
+        # The server ends idle transactions by the clock that goes back here.
         stopped = stop_between(one, ground)
         crew.shift_wall(-HOUR)
         settings.say("a worker stands still, the clock went back by two hours")

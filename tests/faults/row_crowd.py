@@ -19,8 +19,8 @@ PROCESSES = 4
 POOL = "turns"
 KEYS = ("ant", "bee", "cat", "doe", "elk", "fox")
 CAP = 6
-FIRST = 99  # the lane that is handed in before anybody works
-CHORUS = 100  # turns of one session, each of a lane of its own: all are submitted at once
+FIRST = 99  # the lane that is submitted before any process works
+CHORUS = 100  # turns of one session, each in its own lane: all are submitted at once
 
 
 def crowd(ground: Ground, settings: Settings, chorus: int = CHORUS) -> Verdict:
@@ -58,7 +58,7 @@ def crowd(ground: Ground, settings: Settings, chorus: int = CHORUS) -> Verdict:
 
 
 def with_turns(plan: Plan, per_key: int) -> Plan:
-    """Return a plan with a fair pool besides, in which every key has as much to do."""
+    """Return a plan with an additional fair pool in which every key has as many jobs."""
     start = len(plan.items)
     turns = [
         Item(start + number, "brief", 0.01, POOL, FIRST, KEYS[number // per_key])
@@ -73,7 +73,7 @@ def with_turns(plan: Plan, per_key: int) -> Plan:
 
 
 def with_chorus(plan: Plan, count: int) -> Plan:
-    """Return a plan with many turns of one session besides, submitted from everywhere at once."""
+    """Return a plan with many additional turns of one session, submitted everywhere at once."""
     start = len(plan.items)
     turns = [
         Item(start + one, "brief", 0.002, "chorus", FIRST + 1 + one, session="chorus")

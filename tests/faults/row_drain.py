@@ -17,7 +17,7 @@ EXIT_SECONDS = GRACE + 1.0
 
 
 def drain(ground: Ground, settings: Settings) -> Verdict:
-    """Stop a process in good order while half of what runs takes longer than its grace."""
+    """Drain a process while half of its running jobs take longer than its grace."""
     tasks = ("brief", "brief", "polite")
     plan = Plan(
         tuple(
@@ -43,7 +43,7 @@ def drain(ground: Ground, settings: Settings) -> Verdict:
 
 
 def timed_drain(ground: Ground, settings: Settings) -> Verdict:
-    """The same, and it may not take longer than promised."""
+    """The same, within the promised time."""
     verdict = drain(ground, settings)
     if verdict.figures["exit_s"] > EXIT_SECONDS:
         verdict.faults.append(f"late: it ended after {verdict.figures['exit_s']:.2f} s")
@@ -51,7 +51,7 @@ def timed_drain(ground: Ground, settings: Settings) -> Verdict:
 
 
 def charged(history: History) -> list[str]:
-    """An orderly stop costs no attempt, and what had come to its end is not done again."""
+    """An orderly stop costs no attempt, and finished jobs do not run again."""
     faults = []
     for id, job in history.jobs.items():
         if id in history.taken_back:

@@ -1,4 +1,4 @@
-"""Rows that kill processes of a farm: its workers, its supervisor, a worker with much to do."""
+"""Rows that kill processes of a farm: its workers, its supervisor, a fully loaded worker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.faults.load import LANES, Item, Plan, standard
 from tests.faults.row_kills import AT_WORK, RERUN_SECONDS, hit_figures, missed
 from tests.faults.rows import Settings
 
-GONE_SECONDS = 5.0  # within which workers end that have lost their supervisor
+GONE_SECONDS = 5.0  # seconds within which workers without a supervisor end
 MIDDLE = 0.8  # of a run, in which it is certain that jobs run
-MANY = 200  # slots of a worker with much to do
-DONE_SECONDS = 5.0  # within which all its jobs are done elsewhere
+MANY = 200  # slots of a fully loaded worker
+DONE_SECONDS = 5.0  # seconds within which all its jobs are done elsewhere
 
 
 def farm_workers(ground: Ground, settings: Settings) -> Verdict:
-    """Kill a worker of a farm, a fifth as often as others are; its supervisor replaces it."""
+    """Kill a worker of a farm, a fifth as often as in other rows; its supervisor replaces it."""
     random = Random(f"farm {settings.seed}")
     count = max(1, settings.kills // 5)
     plan = standard(settings.seed, settings.jobs, settings.longest)
@@ -53,7 +53,7 @@ def farm_workers(ground: Ground, settings: Settings) -> Verdict:
 
 
 def pause_for(settings: Settings, blows: int) -> float:
-    """Return the pause of a lane between two submits, so that blows find a run to be spread over.
+    """Return the pause of a lane between two submits, so that faults spread over the run.
 
     Workers live about as long as the longest jobs take, or those would never end.
     """
@@ -61,7 +61,7 @@ def pause_for(settings: Settings, blows: int) -> float:
 
 
 def farm_supervisor(ground: Ground, settings: Settings) -> Verdict:
-    """Kill the supervisor: its workers give their jobs back and end; then it is started again."""
+    """Kill the supervisor: its workers hand back their jobs and end; then it is started again."""
     count = max(1, settings.kills // 20)
     plan = with_steady(standard(settings.seed, settings.jobs, settings.longest))
     gone = []
@@ -90,7 +90,7 @@ def farm_supervisor(ground: Ground, settings: Settings) -> Verdict:
 
 
 def with_steady(plan: Plan) -> Plan:
-    """Return a plan with a lane besides of jobs that take a while, so that some always run."""
+    """Return a plan with an additional lane of jobs that take a while, so that some always run."""
     start = len(plan.items)
     steady = [Item(start + one, "brief", 0.5, lane=LANES) for one in range(start // LANES)]
     return replace(plan, items=(*plan.items, *steady))
@@ -103,13 +103,13 @@ def kill_supervisor(farm: Farm) -> float:
     farm.kill()
     ends = [worker.until_gone() for worker in workers]
     for worker, end in zip(workers, ends, strict=True):
-        # Not killed, but told to end at once by what befell its supervisor.
+        # Not killed, but ended at once because its supervisor is gone.
         farm.note("term", at=at, gone=end, life=worker.name)
     return max(ends) - at
 
 
 def handed_back(history: History) -> int:
-    """Count how often a job was given back, and not charged for it."""
+    """Count how often a job was handed back without a charge."""
     return sum(
         after["kind"] == "pool_retry" and after["body"]["attempt"] < before["body"]["attempt"]
         for records in history.audit_of.values()
@@ -128,8 +128,8 @@ def crashed(history: History) -> list[str]:
 
 
 def farm_crash(ground: Ground, settings: Settings, many: int = MANY) -> Verdict:
-    """Kill a worker in all of whose slots jobs run, beside another that has as much to do."""
-    # Together: all are there before the first of them is over.
+    """Kill a worker with all slots busy, beside another one with the same load."""
+    # Together: all are stored before the first of them is over.
     plan = Plan(tuple(Item(number, "brief", 1.0, batch=0) for number in range(2 * many)))
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
@@ -153,7 +153,7 @@ def farm_crash(ground: Ground, settings: Settings, many: int = MANY) -> Verdict:
 
 
 def timed_crash(ground: Ground, settings: Settings) -> Verdict:
-    """The same, and all is done in time."""
+    """The same, and all jobs are done in time."""
     verdict = farm_crash(ground, settings)
     if verdict.figures["done_s"] > DONE_SECONDS:
         verdict.faults.append(f"late: all was done after {verdict.figures['done_s']:.1f} s")

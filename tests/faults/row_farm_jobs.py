@@ -1,4 +1,4 @@
-"""Rows of what jobs do to the farm they run in: they kill its workers, or block them."""
+"""Rows of jobs that kill or block the workers of their farm."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def farm_poison(
 
 
 def note_deaths(crew: Crew, plan: Plan) -> int:
-    """Write down which workers died of a poison, and return how many.
+    """Record which workers died of a poison job, and return how many.
 
-    One that runs alone kills a process of its own, and no worker.
+    A poison job that runs alone kills a process of its own, and no worker.
     """
     poisons = {item.number for item in plan.items if item.task == "poison"}
     deaths = 0
@@ -89,7 +89,7 @@ def farm_blocked(ground: Ground, settings: Settings, seconds: float = 3.0) -> Ve
 
 
 def judge_blocked(verdict: Verdict, history: History, farm: Farm) -> None:
-    """Say what came of those who ran with a job that blocked its loop, and when it was named."""
+    """Return what happened to the neighbours of a blocking job, and when it was named."""
     blocker = next(run for run in history.attempts if run.number == NEIGHBOURS)
     assert blocker.ended is not None
     named = [
@@ -121,7 +121,7 @@ def runs_at(run: Attempt, moment: float) -> bool:
 
 
 def timed_farm_blocked(ground: Ground, settings: Settings) -> Verdict:
-    """The same for as long as promised, and it is named in time."""
+    """The same for the promised duration; the job is named in time."""
     verdict = farm_blocked(ground, settings, BLOCKED)
     if verdict.figures["named_s"] > NAMED_SECONDS:
         verdict.faults.append(f"late: it was named after {verdict.figures['named_s']:.2f} s")

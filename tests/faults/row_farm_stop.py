@@ -1,4 +1,4 @@
-"""Rows of what a farm is told to do: stop, replace its workers, stop beside another farm."""
+"""Rows of orders to a farm: stop, replace its workers, stop beside another farm."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.faults.row_farm import crashed, handed_back
 from tests.faults.row_inside import repeated
 from tests.faults.rows import Settings
 
-FAST_SECONDS = 1.0  # from the second signal to the end
+FAST_SECONDS = 1.0  # seconds from the second signal to the end
 LONG_GRACE = 15.0
-ROLLING = 5  # as many times the usual number of jobs
+ROLLING = 5  # times the usual number of jobs
 RENEWALS = 2
 GENERATIONS = RENEWALS + 1
 
 
 def farm_term(ground: Ground, settings: Settings) -> Verdict:
-    """Stop a farm while half of what runs takes longer than its grace; another at once."""
+    """Stop a farm while half of its running jobs take longer than its grace; another at once."""
     tasks = ("brief", "brief", "polite")
     plan = Plan(
         tuple(
@@ -41,7 +41,7 @@ def farm_term(ground: Ground, settings: Settings) -> Verdict:
         until_busy(progress, first, SLOTS)
         seconds = first.terminate()
         second = start_farm(crew, grace=LONG_GRACE)
-        # Less: one that comes up first may have done much of what is left.
+        # Fewer: a farm that is ready first may have done much of the rest.
         until_busy(progress, second, SLOTS // 2)
         fast = second.stop_twice()
         settings.say(f"ended after {seconds:.2f} s, and {fast:.2f} s when told twice")
@@ -59,12 +59,12 @@ def farm_term(ground: Ground, settings: Settings) -> Verdict:
 
 
 def until_busy(progress: Progress, farm: Farm, slots: int) -> None:
-    """Wait until so many slots of each worker of a farm run something."""
+    """Wait until so many slots of each worker of a farm are busy."""
     progress.until_runs(slots, *(worker.name for worker in farm.until_ready()))
 
 
 def timed_term(ground: Ground, settings: Settings) -> Verdict:
-    """The same, and neither may take longer than promised."""
+    """The same, both within the promised time."""
     verdict = farm_term(ground, settings)
     for name, most in (("exit_s", EXIT_SECONDS), ("fast_s", FAST_SECONDS)):
         if verdict.figures[name] > most:
@@ -83,7 +83,7 @@ def farm_rolling(ground: Ground, settings: Settings, seconds: float = 60.0) -> V
         farm = start_farm(crew)
         for generation in range(GENERATIONS):
             farm.until_ready()
-            # Each has a door of its own: however long the one before took, there is work to do.
+            # Each has its own gate: however long the one before took, there is work to do.
             own = list(range(generation, lanes, GENERATIONS))
             crew.start("door", lanes=own, pause=pause, slots=0)
             until("all work", lambda: progress.look() and all_have_begun(progress, farm))
@@ -136,7 +136,7 @@ def harmless(seed: int, jobs: int, longest: float, lanes: int = LANES) -> Plan:
 
 
 def farm_two(ground: Ground, settings: Settings) -> Verdict:
-    """Stop one of two farms on one store, then another at once; the other one works on."""
+    """Stop one of two farms on one store, then another at once; the other one continues."""
     plan = harmless(settings.seed, settings.jobs, min(2.0, settings.longest))
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)

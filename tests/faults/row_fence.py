@@ -1,4 +1,4 @@
-"""The row of the fence: a worker that was given up, and goes on as if it had not been."""
+"""The row of the fence: a worker that was declared dead continues."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ JOBS = 4
 
 
 def fence(ground: Ground, settings: Settings) -> Verdict:
-    """Bury a worker while its jobs run; another runs them to their end, then the first one ends."""
+    """Expire a worker while its jobs run; another one completes them, then the first one ends."""
     plan = Plan(tuple(Item(number, "held") for number in range(JOBS)))
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
         one = crew.start("one", lanes=[0], slots=JOBS)
         progress.until_runs(JOBS, one.name)
-        # To the checker a blow like any other: from here on its leases are not its own.
+        # To the checker a fault like any other: from here on its leases are lost.
         crew.blows.write("stop", life=one.name, phases=[])
         asyncio.run(bury_all(ground.url))
         other = crew.start("other", slots=JOBS)
@@ -50,7 +50,7 @@ def fence(ground: Ground, settings: Settings) -> Verdict:
 
 
 async def bury_all(url: str) -> None:
-    """Take back the leases of all owners, as a reaper does that holds them for dead."""
+    """Expire the leases of all owners, as a reaper does that counts them as dead."""
     async with opened(url) as store:
         for lease in await store.leases():
             claims = await store.expire_owner(lease.owner.id, lease.renewal)

@@ -1,4 +1,4 @@
-"""The row of random bytes: orders that hold no order, and hints that hint at nothing."""
+"""The row of random bytes: stored requests and wake-ups that cannot be read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIFE = "harness"
 
 
 def garbled(ground: Ground, settings: Settings) -> Verdict:
-    """Put random bytes where orders are kept and hints are heard, while others work."""
+    """Put random bytes into stored requests and wake-ups while others work."""
     random = Random(f"garbled {settings.seed}")
     bad = [Item(GOOD + number, "garbled", lane=1) for number in range(GARBLED)]
     plan = Plan((*(Item(number, "brief", 0.02) for number in range(GOOD)), *bad))
@@ -52,7 +52,7 @@ def garbled(ground: Ground, settings: Settings) -> Verdict:
 
 
 async def hand_in(ground: Ground, items: list[Item], random: Random) -> None:
-    """Have orders kept that hold no order, as somebody with a password could."""
+    """Store unreadable requests, as a user with write access could."""
     acks = outside.Lines(ground.folder / outside.ACKS)
     async with opened(ground.url) as store:
         for item in items:
@@ -73,7 +73,7 @@ async def hand_in(ground: Ground, items: list[Item], random: Random) -> None:
 
 
 def noise(random: Random) -> bytes:
-    """Return bytes that are no order, some of them nearly one."""
+    """Return bytes that are not a request, some of them nearly one."""
     some = random.randbytes(random.randrange(LONGEST))
     brief = write_call_record(CallRecord("plain.garbled", some))
     match random.randrange(5):
@@ -90,7 +90,7 @@ def noise(random: Random) -> bytes:
 
 
 def hint(ground: Ground, random: Random) -> int:
-    """Say random things to all who listen for hints; return how often."""
+    """Send random bytes to all wake-up sockets; return how often."""
     return (_send if ground.store == SQLITE else _notify)(ground, random)
 
 
@@ -103,7 +103,7 @@ def _send(ground: Ground, random: Random) -> int:
                 try:
                     speaker.sendto(random.randbytes(random.randrange(LONGEST)), str(listener))
                 except OSError:
-                    continue  # It is gone, or has enough to read.
+                    continue  # It is gone, or its buffer is full.
                 sent += 1
     return sent
 

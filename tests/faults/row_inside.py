@@ -1,4 +1,4 @@
-"""Rows of what a program does to itself: it blocks, runs out of files, submits far too much."""
+"""Rows of programs that harm themselves: blocked loops, no descriptors, oversized submits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DESCRIPTORS = 64
 LEAKED = 8  # descriptors that a process may have more at its end than at its start
 MEGABYTE = 1_000_000
 BULK = 10 * MEGABYTE
-DOOR = 1  # the lane of those who come from elsewhere
+DOOR = 1  # the lane that other processes submit
 
 
 def blocked(ground: Ground, settings: Settings, seconds: float = 2.0) -> Verdict:
-    """Let a job block the event loop of its process; another process works on beside it."""
+    """Let a job block the event loop of its process; another process continues beside it."""
     beside = range(1 + SLOTS, 1 + SLOTS + int(seconds * 20))
     plan = Plan(
         (
@@ -62,7 +62,7 @@ def blocked(ground: Ground, settings: Settings, seconds: float = 2.0) -> Verdict
 
 
 def timed_blocked(ground: Ground, settings: Settings) -> Verdict:
-    """The same for as long as promised, and it is named in time."""
+    """The same for the promised duration; the job is named in time."""
     verdict = blocked(ground, settings, BLOCKED)
     if verdict.figures["named_s"] > NAMED_SECONDS:
         verdict.faults.append(f"late: it was named after {verdict.figures['named_s']:.2f} s")
@@ -94,7 +94,7 @@ def descriptors(ground: Ground, settings: Settings) -> Verdict:
 
 
 def payload(ground: Ground, settings: Settings) -> Verdict:
-    """Submit ten megabytes: refused as too large, or, where that is allowed, they come whole."""
+    """Submit ten megabytes: refused as too large or, where allowed, received intact."""
     many = range(4)
     plan = Plan(
         tuple(Item(number, "bulky", size=BULK) for number in many)
@@ -104,7 +104,7 @@ def payload(ground: Ground, settings: Settings) -> Verdict:
     with begin(ground, plan) as crew:
         crew.start("wide", lanes=[0], slots=SLOTS, payload=2 * BULK)
         crew.start("beside", lanes=[DOOR], pause=0.05, slots=0)
-        # As it comes, it takes no more than a quarter of a megabyte.
+        # By default at most a quarter of a megabyte is accepted.
         crew.start("narrow", lanes=[2], slots=0, persists=False)
         crew.finish()
     verdict = check(ground.folder)

@@ -1,4 +1,4 @@
-"""Rows that kill: the only process, started anew each time, or one of several."""
+"""Rows that kill: the only process, restarted each time, or one of several."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.faults.history import JOB_LOST, History
 from tests.faults.load import LANES, Item, Plan, standard
 from tests.faults.rows import Settings
 
-PAUSE = 0.7  # seconds between two submits of a lane, so that kills find a run to be spread over
-REST_EVERY = 5  # a job that loses its process over and over again is given up; nobody shall be
+PAUSE = 0.7  # seconds between two submits of a lane, so that kills spread over the run
+REST_EVERY = 5  # attempts: no job may be given up, however often it loses its process
 SLOTS = 10
 RERUN_SECONDS = 5.0
 APART = 8.0  # seconds between two kills of one of two workers, about
-AT_WORK = ("claim", "run", "settle")  # what a worker that submits nothing can be killed in
+AT_WORK = ("claim", "run", "settle")  # phases in which a worker that submits nothing can be killed
 
 
 def kills(ground: Ground, settings: Settings) -> Verdict:
-    """Kill the only process again and again, at seeded moments, and start it anew."""
+    """Kill the only process again and again, at seeded moments, and restart it."""
     plan = standard(settings.seed, settings.jobs, settings.longest)
     pause = settings.pace * PAUSE * 10 * settings.kills / settings.jobs
     role: dict[str, Any] = {"lanes": list(range(LANES)), "pause": pause, "slots": SLOTS}
@@ -49,12 +49,12 @@ def kills(ground: Ground, settings: Settings) -> Verdict:
 
 
 def workers(ground: Ground, settings: Settings) -> Verdict:
-    """Kill one of two workers, a fifth as often; the other takes over, then it is started again."""
+    """Kill one of two workers, a fifth as often; the other takes over, then it is restarted."""
     random = Random(f"workers {settings.seed}")
     count = max(1, settings.kills // 5)
     plan = standard(settings.seed, settings.jobs, settings.longest)
-    # Where workers live for less than the longest jobs take, none of those ever ends: they fill all
-    # slots, and what is to run again waits for one.
+    # If workers live for less than the longest jobs take, those never end: they fill all slots,
+    # and interrupted jobs wait for one.
     pause = APART * count * LANES / settings.jobs
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
@@ -78,7 +78,7 @@ def workers(ground: Ground, settings: Settings) -> Verdict:
 
 
 def restart(ground: Ground, settings: Settings) -> Verdict:
-    """Kill the only process while all its slots are busy: its next life takes all back at once."""
+    """Kill the only process while all its slots are busy: its next life reclaims all at once."""
     plan = Plan(tuple(Item(number, "brief", 1.0) for number in range(2 * SLOTS)))
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
@@ -114,7 +114,7 @@ def missed(history: History, phases: tuple[str, ...]) -> list[str]:
 
 
 def slot_given_twice(history: History) -> list[str]:
-    """Where one process runs at a time, it takes back what its dead self held before it claims."""
+    """With one process at a time, it reclaims the jobs of its predecessor before it claims."""
     holders: dict[int, str] = {}
     slots: dict[str, int] = {}
     faults = []

@@ -1,4 +1,4 @@
-"""Rows of the way to a server: cut at the worst moment, dead without a word, closed to one."""
+"""Rows of the network: cut at the worst moment, silent, or closed to one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.faults.rows import Settings
 COMMIT = r"^\s*COMMIT"
 SPRUNG_SECONDS = 3.0
 NOTICED_SECONDS = 35.0
-STOPPED_SECONDS = 21.0  # twenty by promise, and a second in which somebody looks
+STOPPED_SECONDS = 21.0  # twenty are promised, and one more until the check
 FEW = 5
 
 
@@ -36,7 +36,7 @@ def proxy_to(ground: Ground, seed: int) -> Proxy:
 
 
 def cut_commits(ground: Ground, settings: Settings) -> Verdict:
-    """Cut connections around their COMMIT: it is made and nobody hears of it, or it is not made."""
+    """Cut connections around their COMMIT: made without an answer, or not made."""
     random = Random(f"commits {settings.seed}")
     count = max(6, settings.kills // 2)
     plan = standard(settings.seed, settings.jobs, settings.longest)
@@ -68,14 +68,14 @@ def cut_commits(ground: Ground, settings: Settings) -> Verdict:
 
 @dataclass(frozen=True)
 class Aim:
-    """A COMMIT to be cut off: of a process in the middle of something, when made or before."""
+    """A COMMIT to be cut: of a process in a phase, after it is made or before."""
 
     life: Life
     phase: str
     after: bool
 
     def cut(self, proxy: Proxy, skip: int) -> Counter[str]:
-        """Let some pass, cut one, and return what was hit: nothing, if none has come in time."""
+        """Let some pass, cut one, and return what was hit: nothing if none came in time."""
         cut = proxy.cut_after if self.after else proxy.cut_before
         trap = cut(COMMIT, skip, lambda: self.phase in self.life.marks.now())
         if not trap.sprung.wait(SPRUNG_SECONDS):
@@ -87,7 +87,7 @@ class Aim:
 
 
 def half_open(ground: Ground, settings: Settings) -> Verdict:
-    """Let all connections of a worker and a submitter fall silent; new ones would do."""
+    """Silence all connections of a worker and a submitter; new ones would work."""
     plan = Plan(
         tuple(Item(number, "brief", 0.1) for number in range(200))
         + tuple(Item(200 + number, "brief", 0.1, lane=LATER) for number in range(100))
@@ -114,13 +114,13 @@ def half_open(ground: Ground, settings: Settings) -> Verdict:
 
 
 def begun_since(progress: Progress, life: Life, at: float) -> bool:
-    """Tell whether a process has begun a job since a moment."""
+    """Return whether a process has begun a job since a moment."""
     progress.look()
     return progress.last_begun.get(life.name, 0.0) > at
 
 
 def cut_worker(ground: Ground, settings: Settings) -> Verdict:
-    """Cut one worker off from its store alone: it stops its jobs, and another one takes them."""
+    """Cut off one worker from its store: it stops its jobs, and another one runs them."""
     plan = Plan(
         tuple(Item(number, "gated") for number in range(FEW))
         + tuple(Item(FEW + number, "brief", 0.1, lane=LATER) for number in range(100))
@@ -158,7 +158,7 @@ def cut_worker(ground: Ground, settings: Settings) -> Verdict:
 
 
 def still_running(history: History) -> list[str]:
-    """Code that can be stopped is never run in two places at a time."""
+    """Code that can be stopped never runs in two places at a time."""
     return [
         f"overlap: job {id} began in {after.life} before it had ended in {before.life}"
         for id, runs in history.attempts_of.items()
@@ -168,7 +168,7 @@ def still_running(history: History) -> list[str]:
 
 
 def _cut_off(crew: Crew, life: Life, how: Callable[[], object]) -> float:
-    """Do something to the way of a process; to the checker it is a blow, as leases may end."""
+    """Disturb the connections of a process; to the checker it is a fault, as leases may end."""
     at = time.monotonic()
     crew.blows.write("stop", life=life.name, phases=[], at=at)
     how()

@@ -1,4 +1,4 @@
-"""The row that proves the others: each bug on purpose must be found by the row it concerns."""
+"""The row that proves the others: each planted bug must be found by its row."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def planted_bugs(ground: Ground, settings: Settings) -> Verdict:
 
 
 def find(ground: Ground, settings: Settings, name: str) -> str:
-    """Play the row that should find a bug; return what it said of it."""
+    """Play the row that should find a bug; return its findings."""
     bug = PLANTED[name]
     short = replace(settings, kills=KILLS, jobs=JOBS, longest=LONGEST, say=lambda text: None)
     try:
         with planted(name):
             faults = SHORT[bug.row](ground, short).faults
     except RunFailed as failure:
-        # A bug may keep a run from its end; what there is of it is judged all the same.
+        # A bug may keep a run from its end; the part that was played is judged all the same.
         faults = unfinished(ground.folder, str(failure)).faults
     return next((fault for fault in faults if fault.startswith(f"{bug.finds}:")), "")

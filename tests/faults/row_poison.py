@@ -1,4 +1,4 @@
-"""The row of the poison: jobs that kill the process they run in, among many good ones."""
+"""The row of poison: jobs that kill their process, among many good ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.faults.rows import Settings
 
 POISONS = 3
 SLOTS = 4
-MOST_DEATHS = 2 * POISONS  # in company; from then on a poison has a process of its own
+MOST_DEATHS = 2 * POISONS  # crashes beside others; from then on a poison job has its own process
 
 
 def poison(ground: Ground, settings: Settings) -> Verdict:
-    """Start the process again whenever a poison has killed it, until all is over."""
+    """Restart the process whenever a poison job has killed it, until all is over."""
     plan = some_poisoned(settings.seed, max(20, settings.jobs // 5))
     deaths = 0
     with begin(ground, plan) as crew:
@@ -37,7 +37,7 @@ def poison(ground: Ground, settings: Settings) -> Verdict:
 
 
 def some_poisoned(seed: int, good: int, poisons: int = POISONS) -> Plan:
-    """Return good jobs with poisons spread among them."""
+    """Return good jobs with poison jobs spread among them."""
     random = Random(f"poison {seed}")
     places = {(one + 1) * good // (poisons + 1) for one in range(poisons)}
     return Plan(

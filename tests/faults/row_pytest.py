@@ -1,4 +1,4 @@
-"""Rows that are told as tests elsewhere: each is played there, and stands in the table here."""
+"""Rows that are played by tests elsewhere and listed in the table here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROCESSES = "tests/system/test_sqlite_processes.py"
 
 
 def told_by(*tests: str) -> Play:
-    """Return a row that holds if these tests pass, all of them."""
+    """Return a row that holds if all these tests pass."""
 
     def play(ground: Ground, settings: Settings) -> Verdict:
         report = ground.folder / "tests.xml"
@@ -41,7 +41,7 @@ def told_by(*tests: str) -> Play:
         )
         if not report.exists():
             return Verdict([f"unfinished: pytest ended with {done.returncode}: {done.stdout}"])
-        # Written a moment ago by a process of our own.
+        # Written a moment ago by a process of this run.
         return _verdict(ET.parse(report).getroot())  # noqa: S314
 
     return play

@@ -1,4 +1,4 @@
-"""The row of schedules: everything at once, in an order that a seed chooses, in virtual time."""
+"""The row of schedules: all operations at once, in a seeded order, in virtual time."""
 
 from __future__ import annotations
 

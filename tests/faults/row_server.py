@@ -1,4 +1,4 @@
-"""Rows of the server of a store: stopped, killed, paused, full, or not there yet, under load."""
+"""Rows of the server of a store: stopped, killed, paused, full or not started, under load."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ END_OTHERS = (
 
 
 def outages(how: str) -> Play:
-    """Return the row in which the server ends so, again and again, under the usual load."""
+    """Return the row in which the server ends in this way, several times, under the usual load."""
 
     def play(ground: Ground, settings: Settings) -> Verdict:
         random = Random(f"{how} {settings.seed}")
@@ -78,7 +78,7 @@ def end(ground: Ground, how: str) -> None:
 
 
 def judged(ground: Ground, besides: dict[str, float], may_crash: bool = False) -> Verdict:
-    """Check what holds whenever only the store was away: refused in time, and no lease lost."""
+    """Check what holds if only the store was unavailable: refused in time, and no lease lost."""
     verdict = check(ground.folder)
     history = History(ground.folder)
     refused = [line for line in history.submits if line["what"] == "refused"]
@@ -99,7 +99,7 @@ def judged(ground: Ground, besides: dict[str, float], may_crash: bool = False) -
 
 
 def lost_leases(history: History) -> list[str]:
-    """No lease is taken for lost while its process lives and its store is away for a moment."""
+    """No lease is lost while its process lives and its store is unavailable for a moment."""
     return [
         f"lease: job {job['id']} has crashed {job['crashes']} times, no process was ended"
         for job in history.jobs.values()
@@ -108,7 +108,7 @@ def lost_leases(history: History) -> list[str]:
 
 
 def back_seconds(history: History) -> Iterator[float]:
-    """Yield how long after each return of the server a job was accepted or begun again."""
+    """Yield how long after each return of the server a job was accepted or begun."""
     signs = sorted([line["at"] for line in history.acks] + [run.began for run in history.attempts])
     for blow in history.blows:
         if blow["what"] == "server up":
@@ -116,7 +116,7 @@ def back_seconds(history: History) -> Iterator[float]:
 
 
 def paused(ground: Ground, settings: Settings) -> Verdict:
-    """Let the server stand still for a while, with all connections open."""
+    """Pause the server for a while, with all connections open."""
     busy = range(2 * SLOTS, 2 * SLOTS + 300)
     plan = Plan(
         tuple(Item(number, "brief", LONG) for number in range(SLOTS))
@@ -150,7 +150,7 @@ def paused(ground: Ground, settings: Settings) -> Verdict:
 
 
 def connections(ground: Ground, settings: Settings) -> Verdict:
-    """Take all connections that the server has to give, those of the workers among them."""
+    """Take all connections of the server, those of the workers included."""
     plan = Plan(
         tuple(Item(number, "brief", 0.05) for number in range(200))
         + tuple(Item(200 + number, "brief", 0.05, lane=LATER) for number in range(20))
@@ -176,7 +176,7 @@ def connections(ground: Ground, settings: Settings) -> Verdict:
 
 @contextmanager
 def all_taken(ground: Ground) -> Iterator[int]:
-    """Hold every connection of the server in a block, and leave none to others."""
+    """Hold every connection of the server inside a block."""
     import asyncpg
 
     held: list[Any] = []
@@ -190,7 +190,7 @@ def all_taken(ground: Ground) -> Iterator[int]:
                 held.append(await asyncpg.connect(ground.url, server_settings=settings))
                 refusals = 0
             except asyncpg.TooManyConnectionsError:
-                # Those that others still have: theirs are ended, and whoever is first has them.
+                # Connections of others are ended, and the first to reconnect gets them.
                 refusals += 1
                 await held[0].execute(END_OTHERS)
 
@@ -207,7 +207,7 @@ def all_taken(ground: Ground) -> Iterator[int]:
 
 
 def absent(ground: Ground, settings: Settings, ways: tuple[str, ...] = ("fast",)) -> Verdict:
-    """Start with no server there, then let it come and go: who asks is told the truth in time."""
+    """Start without a server, then start and stop it: readiness is reported correctly in time."""
     plan = Plan(tuple(Item(number, "brief", 0.05) for number in range(60)))
     turns: list[tuple[float, bool]] = []
     ground.server.stop("fast")
@@ -240,7 +240,7 @@ def absent(ground: Ground, settings: Settings, ways: tuple[str, ...] = ("fast",)
 
 
 def timed_absent(ground: Ground, settings: Settings) -> Verdict:
-    """The same in every way that a server can be away, and each is told within five seconds."""
+    """The same for every kind of outage, each reported within five seconds."""
     verdict = absent(ground, settings, ("fast", "immediate", "kill", "pause"))
     if verdict.figures["ready_s"] > READY_SECONDS:
         verdict.faults.append(f"late: ready was wrong for {verdict.figures['ready_s']:.1f} s")
@@ -248,7 +248,7 @@ def timed_absent(ground: Ground, settings: Settings) -> Verdict:
 
 
 def ready(crew: Crew, life: Life, value: bool) -> bool:
-    """Tell whether the last that a process said of its readiness is this."""
+    """Return whether the last report of a process about its readiness is this."""
     lines = outside.read(crew.folder / outside.TOLD)
     said = [one["value"] for one in lines if one["what"] == "ready" and one["life"] == life.name]
     return bool(said) and said[-1] is value
@@ -257,7 +257,7 @@ def ready(crew: Crew, life: Life, value: bool) -> bool:
 def ready_seconds(
     lines: list[Line], turns: list[tuple[float, bool]], lives: list[str]
 ) -> Iterator[float]:
-    """Yield how long after each turn every process told the truth for the first time, and since."""
+    """Yield how long after each change every process reported it correctly."""
     for (at, value), (until_at, _) in pairwise([*turns, (math.inf, True)]):
         for life in lives:
             said = [

@@ -17,7 +17,7 @@ LAST = 900.0
 
 
 def services(ground: Ground, settings: Settings) -> Verdict:
-    """Let two services share a store; restart one and kill the other in the middle."""
+    """Let two services share a store; restart one and kill the other meanwhile."""
     verdict = Verdict()
     for name, pools in (("one", ("shared", "shared")), ("two", ("of-a", "of-b"))):
         played = play(ground.beside(name), settings, dict(zip("ab", pools, strict=True)))
@@ -64,7 +64,7 @@ def start(crew: Crew, service: str, pools: dict[str, str], **role: object) -> Li
 
 
 def judge(ground: Ground, count: int) -> Verdict:
-    """Judge by the files outside: every accepted job is completed, and none is dead."""
+    """Judge by the files outside: every accepted job is completed, none is dead."""
     verdict = Verdict()
     accepted = {one["job"] for one in outside.read(ground.folder / outside.ACKS)}
     jobs = {one["id"]: one for one in outside.read(ground.folder / outside.JOBS)}

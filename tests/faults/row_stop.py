@@ -1,4 +1,4 @@
-"""Rows that stop a process for a minute, as a laptop or a debugger does, and let it go on."""
+"""Rows that stop a process for a minute, as a laptop or a debugger does, and continue it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.faults.proxy import Proxy
 from tests.faults.rows import Settings
 
 STOPPED = 60.0
-MOVED_SECONDS = 36.5  # a lease of 30 s last renewed up to 5 s ago, seen by a look once a second
+MOVED_SECONDS = 36.5  # a lease of 30 s last renewed up to 5 s ago, checked once a second
 REFUSED_SECONDS = 11.0
 ANSWERED_SECONDS = 0.05
 SLOTS = 5
 LONG = 6.0
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-LATER = 1  # the lane that is handed in when the stopped process is back
+LATER = 1  # the lane that is submitted when the stopped process is back
 
 
 def stop(ground: Ground, settings: Settings) -> Verdict:
-    """Stop a worker that holds no lock: its jobs move, and what it says later is refused."""
+    """Stop a worker that holds no lock: its jobs move, and its late results are refused."""
     plan = Plan(
         tuple(Item(number, "brief", LONG) for number in range(2 * SLOTS))
         + tuple(Item(2 * SLOTS + number, "brief", 0.3, lane=LATER) for number in range(40))
@@ -58,10 +58,10 @@ def stop(ground: Ground, settings: Settings) -> Verdict:
 
 
 def stop_locked(ground: Ground, settings: Settings) -> Verdict:
-    """Stop a process that holds the lock of the file: others are refused until it goes on."""
+    """Stop a process that holds the lock of the file: others are refused until it continues."""
     busy = range(SLOTS + 1, 1200)
     plan = Plan(
-        # More than one worker has slots for, so that both hold leases of jobs that take a while.
+        # More than one worker has slots for, so that both hold leases of long jobs.
         tuple(Item(number, "brief", LONG) for number in range(SLOTS + 1))
         + tuple(Item(number, "brief", 0.02) for number in busy)
         + tuple(Item(busy.stop + number, "brief", 0.02, lane=LATER) for number in range(120))
@@ -79,7 +79,7 @@ def stop_locked(ground: Ground, settings: Settings) -> Verdict:
         crew.finish()
     verdict = check(ground.folder)
     history = History(ground.folder)
-    # Not those of the stopped process itself: while it stands still it can tell nobody.
+    # Not those of the stopped process itself, which cannot report meanwhile.
     refused = [line for line in history.submits if is_refusal(line, other)]
     slowest = max((line["took"] for line in refused), default=0.0)
     if not refused or slowest > REFUSED_SECONDS:
@@ -94,7 +94,7 @@ def stop_locked(ground: Ground, settings: Settings) -> Verdict:
 
 
 def stop_writing(ground: Ground, settings: Settings) -> Verdict:
-    """Stop a worker in the middle of a transaction: it holds nobody up, and its jobs move."""
+    """Stop a worker inside a transaction: it blocks no other process, and its jobs move."""
     busy = range(2 * SLOTS, 2 * SLOTS + 600)
     plan = Plan(
         tuple(Item(number, "brief", LONG) for number in range(2 * SLOTS))
@@ -130,12 +130,12 @@ def stop_writing(ground: Ground, settings: Settings) -> Verdict:
 
 
 def stop_inside(life: Life, proxy: Proxy) -> float:
-    """Stop a process while the server waits for the rest of a transaction of its; return when."""
+    """Stop a process while the server waits for the rest of its transaction; return when."""
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         until("it writes", lambda: {"add", "claim", "settle"} & life.marks.now(), pause=0.0001)
         life.hold()
-        # What it asked before has to be answered until it can be seen what the server waits for.
+        # Its earlier requests must be answered before the state of the server is clear.
         Event().wait(ANSWERED_SECONDS)
         if proxy.idle_in_transaction:
             life.stop()
@@ -145,7 +145,7 @@ def stop_inside(life: Life, proxy: Proxy) -> float:
 
 
 def stop_between(life: Life, ground: Ground) -> float:
-    """Stop a process while it holds no lock and is in no transaction; return when."""
+    """Stop a process that holds no lock and is in no transaction; return when."""
     if ground.store == SQLITE:
         return stop_in(life, wants_lock=False)
     while True:
@@ -158,7 +158,7 @@ def stop_between(life: Life, ground: Ground) -> float:
 
 
 def is_refusal(line: Line, life: Life) -> bool:
-    """Tell whether a line says that a submit of this process was refused."""
+    """Return whether a line says that a submit of this process was refused."""
     return line["what"] == "refused" and str(line["mark"]).startswith(f"{life.name}/")
 
 

@@ -1,4 +1,4 @@
-"""The row of tools: processes are killed in the middle of calls that must happen once."""
+"""The row of tools: processes are killed inside calls that must happen once."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.faults.tools_checker import BEFORE, check
 RUN = ("-c", "from tests.faults.tools_runner import run; run()")
 APP = "tests.faults.tools_app:app"
 AIMS = ("enter", "effect", "leave")
-LATE = 0.02  # seconds that a kill comes after what it is aimed at, at most
+LATE = 0.02  # the largest delay in seconds of a kill after its aim
 FARM_EVERY = 5
 NEW_JOBS = 3  # of each process, with three calls each
-MOST_SEEN = 6  # calls of a process of which the last is the one to be hit
-ENOUGH = 30  # kills, from which on every part of a call must have been hit
+MOST_SEEN = 6  # calls of a process, of which the last is the one to hit
+ENOUGH = 30  # kills from which on every part of a call must have been hit
 AIM_PAUSE = 0.0005
-LAST = 600.0  # seconds for all that is left: suspects of a crash run one by one
+LAST = 600.0  # seconds for the remaining jobs: suspects run one by one
 
 
 def tools(ground: Ground, settings: Settings) -> Verdict:
-    """Kill processes in calls, twice as often as elsewhere; then decide what nobody knows."""
+    """Kill processes in calls, twice as often as elsewhere; then decide the unknown calls."""
     random = Random(f"tools {settings.seed}")
     count = 2 * settings.kills
     with begin(ground, Plan(())) as crew:
@@ -71,7 +71,7 @@ def start(crew: Crew, **role: object) -> Life:
 
 
 def kill_in_farm(crew: Crew, effects: Tail, aim: str, random: Random) -> None:
-    """Kill the worker of a farm in a call, and end the farm, in good order or not."""
+    """Kill the worker of a farm in a call, then stop or kill the farm."""
     farm = start_farm(crew, workers=1, slots=4, app=APP)
     until_seen(effects, farm, aim, random)
     for worker in farm.workers():
@@ -83,7 +83,7 @@ def kill_in_farm(crew: Crew, effects: Tail, aim: str, random: Random) -> None:
 
 
 def until_seen(effects: Tail, life: Life, aim: str, random: Random) -> None:
-    """Wait until a call of a process is there, and a moment longer."""
+    """Wait until a process makes a call, and a moment longer."""
     seen: list[Line] = []
     count = random.randint(1, MOST_SEEN)
 

@@ -11,7 +11,7 @@ from tests.faults.ground import STORES, Ground
 
 @dataclass(frozen=True)
 class Settings:
-    """How hard a row is played: as promised, unless told otherwise; `say` tells how far it is.
+    """The settings of a row: as promised by default; `say` reports the progress.
 
     `longest` is what one job in a hundred takes, in seconds; `pace` is how much of the usual time
     passes between submits.

@@ -1,10 +1,9 @@
-"""A process under test: it submits its share of the plan and works, as the program of a user does.
+"""A process under test: it submits its share of the plan and works, as a user's program does.
 
-    python -c "from tests.faults.runner import run; run()" '{"lanes": [0, 1, 2, 3], "slots": 10}'
+python -c "from tests.faults.runner import run; run()" '{"lanes": [0, 1, 2, 3], "slots": 10}'
 
-It goes on where an earlier life of it was killed: what was not acknowledged is submitted again. It
-ends by itself when the file `finish` is there and nothing is left to do, or in good order on
-SIGTERM.
+It continues after a kill of an earlier life: unacknowledged items are submitted again. It ends by
+itself when the file `finish` exists and no work is left, or drains on SIGTERM.
 """
 
 from __future__ import annotations
@@ -40,30 +39,30 @@ RETRY_FIRST = 0.1
 
 
 def _together(item: Item) -> object:
-    """Return what the items that are submitted together have in common."""
+    """Return what the items of one batch have in common."""
     return item.number if item.batch is None else ("batch", item.batch)
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a process does: hands in the items of its lanes, with pauses; has slots to work.
+    """The role of a process: submits the items of its lanes, with pauses, and has slots to work.
 
-    One that is `patient` waits at its start until its store is there, and tells all the time
-    whether it is. Amounts of 0 leave it at what is usual.
+    A `patient` one waits at its start for its store, and reports all the time whether it is
+    ready. Amounts of 0 mean the default.
     """
 
     lanes: tuple[int, ...] = ()
     pause: float = 0.0
     slots: int = 10
     grace: float = 30.0
-    persists: bool = True  # submits again what was refused
+    persists: bool = True  # submits refused items again
     patient: bool = False
     payload: int = 0  # bytes that a payload may have
-    descriptors: int = 0  # that it may have; they are all taken when it starts, for a moment
+    descriptors: int = 0  # descriptors that it may have; all are taken for a moment at its start
 
 
 class ShiftedRuntime(Runtime):
-    """A machine whose wall clock is moved by a file outside, in seconds."""
+    """A runtime whose wall clock is moved by a file outside, in seconds."""
 
     def wall(self) -> datetime:
         return super().wall() + timedelta(seconds=shift())
@@ -96,7 +95,7 @@ def make_app(plan: Plan, payload: int) -> tuple[App, dict[tuple[str, str], Task[
 
 
 class Submitters:
-    """Hands in what the plan gives to the lanes of this process, each lane one after the other."""
+    """Submits the items of the lanes of this process, each lane in order."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -122,9 +121,9 @@ class Submitters:
             await bodies.while_passing(self._role.pause)
 
     async def _hand_in(self, items: list[Item]) -> bool:
-        """Submit, and write down what came of it; what comes of a killed one stays unknown."""
+        """Submit, and record the result; that of a killed submit stays unknown."""
         self._tries += 1
-        # The store keeps it with the job, so that each can be traced to the try it came from.
+        # Stored with the job, so that each job can be traced to its try.
         mark = f"{bodies.LIFE}/{self._tries}"
         numbers = [item.number for item in items]
         began = time.monotonic()
@@ -145,7 +144,7 @@ class Submitters:
     async def _submit(self, items: list[Item], mark: str) -> list[Ticket[Any]]:
         first = items[0]
         task = self._tasks[first.pool, first.task].with_options(
-            # A session has one user for all its turns: there the mark stands as the key.
+            # A session has one user for all its turns: there the mark is the key.
             key=mark if first.session is not None else first.key or None,
             user=mark if first.session is None else None,
             session=first.session,
@@ -166,7 +165,7 @@ class Submitters:
 
 
 class Watch:
-    """Knows when a process has nothing more to do: all is handed in, and the store says it is over.
+    """Knows when a process has no more work: all is submitted, and the store says it is over.
 
     It ends the process at once when the harness is gone.
     """
@@ -198,7 +197,7 @@ class Watch:
 
 
 def _is_answer(line: outside.Line) -> bool:
-    """Tell whether an item is accepted, or given up."""
+    """Return whether an item is accepted, or given up."""
     return line["what"] == "ack" or bool(line.get("last"))
 
 
@@ -223,7 +222,7 @@ async def main(role: Role) -> None:
 
 
 async def enough(*works: Coroutine[Any, Any, object]) -> None:
-    """Do all these until one of the first two has ended, or one has failed."""
+    """Run all of these until one of the first two has ended, or one has failed."""
     todo = [asyncio.create_task(work) for work in works]
     pending = set(todo)
     try:
@@ -237,7 +236,7 @@ async def enough(*works: Coroutine[Any, Any, object]) -> None:
 
 
 def mark_life() -> None:
-    """Have this process mark what it is in the middle of."""
+    """Have this process mark its phases."""
     bodies.marks = Marks(bodies.FOLDER / f"marks-{bodies.LIFE}")
     if os.environ.get("FAULTS_PLANT"):
         from tests.faults.planted import plant
@@ -248,7 +247,7 @@ def mark_life() -> None:
 
 
 def run() -> None:
-    """Be a process under test, as the first argument says."""
+    """Run a process under test, as the first argument says."""
     given = json.loads(sys.argv[1])
     role = Role(**{**given, "lanes": tuple(given.get("lanes", ()))})
     mark_life()

@@ -1,8 +1,8 @@
-"""A process of one of two services that share a store: each has a task that the other has not.
+"""A process of one of two services that share a store; each has a task that the other lacks.
 
-    python -c "from tests.faults.services_runner import run; run()" '{"service": "a", …}'
+python -c "from tests.faults.services_runner import run; run()" '{"service": "a", …}'
 
-It submits so many jobs of its own task, then works until it is told to end.
+It submits so many jobs of its own task, then works until it is stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stories: histories made by hand, to see the checker find what is wrong with them."""
+"""Stories: histories made by hand, with faults that the checker must find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.outside import Line
 
 
 class Story:
-    """Tells what happens one step at a time, and writes all of it where the checker looks."""
+    """Builds a history step by step, in the files that the checker reads."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = replace(plan, caps=dict(plan.caps))
@@ -79,7 +79,7 @@ class Story:
         self.audit("submit", number)
 
     def join(self, number: int, other: int) -> None:
-        """Have an item accepted as the job that its key stands for."""
+        """Have an item accepted as the existing job of its key."""
         self._tries += 1
         about = {"number": number, "mark": f"one/{self._tries}"}
         self.note(outside.ACKS, "asked", life="one", **about)
@@ -117,7 +117,7 @@ class Story:
         self.audit("outcome", number, attempt=job["attempts"], status=status, error=None)
 
     def run(self, number: int, life: str = "one") -> None:
-        """Run a job to its good end."""
+        """Run a job to completion."""
         self.begin(number, life)
         self.end(number)
         self.outcome(number)
@@ -146,7 +146,7 @@ PLAN = Plan(
 
 
 def good_story() -> Story:
-    """Tell a run in which everything happens that may, and nothing else."""
+    """Build a run in which every allowed event happens, and nothing else."""
     story = Story(PLAN)
     for number in (0, 1, 2, 3, 5, 6, 7, 8):
         story.submit(number)
@@ -154,7 +154,7 @@ def good_story() -> Story:
     story.submit(9, 10)
     for number in (1, 2, 3, 5, 6, 8):
         story.run(number)
-    # One is killed while it runs, one between its end and the word of it, one try unanswered.
+    # One is killed while it runs, one between its end and its record, one try is unanswered.
     story.begin(0)
     story.begin(9)
     story.end(9)

@@ -1,4 +1,4 @@
-"""What a process under test tells of itself, in a file outside: events, readiness, descriptors."""
+"""Reports of a process under test in a file outside: events, readiness, descriptors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ READY_EVERY = 0.1
 
 
 class Telling:
-    """Writes down what the harness wants to know of this process."""
+    """Records what the harness wants to know about this process."""
 
     def __init__(self) -> None:
         self._lines = outside.Lines(bodies.FOLDER / outside.TOLD)
 
     def event(self, event: Event) -> None:
-        """Leave word of what does not go as it should."""
+        """Record problems."""
         if not isinstance(event, StoreTrouble | LeaseLost | OwnerReaped | LoopBlocked):
             return
         job = getattr(event, "job", None)
@@ -30,20 +30,20 @@ class Telling:
         sys.stderr.flush()
 
     async def ready(self, app: App) -> bool:
-        """Tell whether an app is ready, and how long it took to know."""
+        """Record whether an app is ready, and how long the check took."""
         began = time.monotonic()
         value = await app.ready()
         self._write("ready", value=value, took=time.monotonic() - began)
         return value
 
     async def readiness(self, app: App) -> None:
-        """Tell it again and again."""
+        """Record it repeatedly."""
         while True:
             await self.ready(app)
             await bodies.while_passing(READY_EVERY)
 
     def descriptors(self) -> None:
-        """Tell how many files this process has open."""
+        """Record how many files this process has open."""
         self._write("descriptors", count=len(os.listdir("/proc/self/fd")))
 
     def _write(self, what: str, **about: object) -> None:

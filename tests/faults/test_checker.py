@@ -1,4 +1,4 @@
-"""The checker finds nothing wrong with a good history, and names what is wrong with a bad one."""
+"""The checker finds no fault in a good history, and names the fault of a bad one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Deed = Callable[[Story], Any]
 
 
 def audit(story: Story, kind: str, number: int) -> dict[str, Any]:
-    """Return the last audit record of a kind that tells of an item."""
+    """Return the last audit record of a kind about an item."""
     id = story.jobs[number]["id"]
     return [
         record
@@ -35,7 +35,7 @@ def effect(story: Story, what: str, number: int) -> dict[str, Any]:
 
 
 def take_back(story: Story, number: int) -> None:
-    """Let a job have been cancelled for its submitter before it began."""
+    """Record that a job was cancelled for its submitter before it began."""
     id, lines = story.jobs[number]["id"], story.files[outside.EFFECTS]
     lines[:] = [line for line in lines if line["job"] != id]
     story.jobs[number].update(status="cancelled", attempts=0)
@@ -46,18 +46,18 @@ def take_back(story: Story, number: int) -> None:
 
 
 def end_again(story: Story, number: int) -> None:
-    """Take a job back that is over."""
+    """Withdraw a job that is over."""
     story.audit("cancel", number, by="submitter")
     story.outcome(number)
 
 
 def begin_with(story: Story, number: int, other: int) -> None:
-    """Let a job have begun when another one had."""
+    """Record that a job began when another one did."""
     effect(story, "begin", number)["at"] = effect(story, "begin", other)["at"] + 0.001
 
 
 def again(story: Story, number: int, life: str = "two") -> None:
-    """Run a job once more than it should, as if its process had died, which it has not."""
+    """Run a job once too often, as if its process had died, which it has not."""
     story.files[outside.AUDIT].remove(audit(story, "outcome", number))
     story.retry(number)
     story.run(number, life)
@@ -75,7 +75,7 @@ def renumber(story: Story) -> None:
 
 
 def move_up(story: Story, kind: str, number: int, before: str, other: int) -> None:
-    """Let one audit record stand before another one."""
+    """Move one audit record before another one."""
     records = story.files[outside.AUDIT]
     record = audit(story, kind, number)
     records.remove(record)
@@ -84,7 +84,7 @@ def move_up(story: Story, kind: str, number: int, before: str, other: int) -> No
 
 
 def crowd(story: Story, number: int, other: int) -> None:
-    """Let a job be dequeued in a pool of one while another one of it runs."""
+    """Dequeue a job in a pool of one slot while another one of it runs."""
     story.plan.caps["fair"] = 1
     move_up(story, "dequeue", number, "outcome", other)
 

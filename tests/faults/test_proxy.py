@@ -1,4 +1,4 @@
-"""The proxy does to a connection what it is told to, and nothing before."""
+"""The proxy: each fault affects a connection when it is set, and not before."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.private_servers.postgres_server import PostgresServer
 from tests.private_servers.programs import ServerMissing
 
 LIMIT = 20.0
-SHORT = 0.2  # seconds in which what is held up does not come
+SHORT = 0.2  # seconds in which held data does not arrive
 
 
 class Echo:
-    """A server that sends everything back, and says when a connection has ended."""
+    """A server that echoes everything, and reports when a connection has ended."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A run is kept, shown, and published where the page has a place for it."""
+"""A run is stored, shown, and published in its place on the page."""
 
 from __future__ import annotations
 

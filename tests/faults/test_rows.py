@@ -49,7 +49,7 @@ SHORT = Settings(seed=7, kills=10, jobs=times(100, 200), longest=0.4, pace=0.5, 
 on_both = pytest.mark.parametrize(
     "ground", [SQLITE, pytest.param(POSTGRES, marks=pytest.mark.full)], indirect=True
 )
-# Promises of farms and tools: tests/system/test_farm_*.py and test_crashing_agent.py hold them too.
+# Also covered by tests/system/test_farm_*.py and test_crashing_agent.py.
 in_full = pytest.mark.full
 on_sqlite = pytest.mark.parametrize("ground", [SQLITE], indirect=True)
 on_postgres = pytest.mark.parametrize("ground", [POSTGRES], indirect=True)
@@ -63,7 +63,7 @@ def ground(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ground]:
 
 @contextmanager
 def to_play_on(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground]:
-    """Have a store; one that cannot be had here is not tested, and in CI that is a fault."""
+    """Provide a store; a missing one is skipped, in CI that is a failure."""
     try:
         with laid(folder, store, moves_clock) as made:
             yield made

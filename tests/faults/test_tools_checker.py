@@ -1,4 +1,4 @@
-"""The checker of tools names every fault that a history has, and none in one that has none."""
+"""The checker of tools names every fault of a history, and none in a good one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The app of the row of tools: its jobs call tools whose effects are lines in a file outside.
 
-Which key signs and which codec writes differs from process to process, and so does the order of a
-set of texts.
+The signing key and the codec differ from process to process, and so does the order of a set of
+texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.faults import bodies, outside
 KEYS = {"a": b"a" * 32, "b": b"b" * 32}
 RING = KeyRing(KEYS, current=os.environ.get("FAULTS_RING", "a"))
 CODEC = os.environ.get("FAULTS_CODEC", "json")
-SOON = 0.02  # seconds for which others may use a result
+SOON = 0.02  # seconds for which other runs may use a result
 STEP = 0.03  # seconds that a part of a call takes
 SNOOZE = 0.1
 EXPIRES_IN = 3  # one job in so many sleeps until its receipts have expired
@@ -27,7 +27,7 @@ app = App(os.environ["FAULTS_URL"], wire=Wire(ring=RING, codec=CODEC))
 
 
 def note(what: str, number: int, name: str = "", **more: Any) -> None:
-    """Write down, outside, how far a job is."""
+    """Record, outside, the progress of a job."""
     job = current_job()
     assert job is not None
     about = {"number": number, "tool": name, "job": job.id, "run": job.run, "pid": os.getpid()}
@@ -57,13 +57,13 @@ def happened(number: int, name: str) -> str | None:
 
 @tool(name="pay")
 async def pay(number: int, items: set[str]) -> str:
-    """Must happen once, and nobody can tell whether it has."""
+    """A `once` tool without `verify`: after a kill its outcome is unknown."""
     return await act(number, "pay")
 
 
 @tool(name="book", verify=lambda number, items: happened(number, "book"))
 async def book(number: int, items: set[str]) -> str:
-    """Must happen once, and it can be looked up."""
+    """A `once` tool with `verify`."""
     return await act(number, "book")
 
 
@@ -94,6 +94,6 @@ async def agent(number: int) -> list[str]:
 
 
 def slept(number: int) -> bool:
-    """Tell whether this job has slept before, in whatever process."""
+    """Return whether this job has slept before, in any process."""
     lines = outside.read(bodies.FOLDER / outside.EFFECTS)
     return any(one["what"] == "slept" and one["number"] == number for one in lines)

@@ -1,7 +1,7 @@
-"""What must hold of calls that must happen once. Nothing of poolhand is imported.
+"""Checks of calls that must happen once. Nothing of poolhand is imported.
 
-It knows what calls wrote down of themselves, which processes were killed when, and what the store
-says of its jobs before and after it was decided what is unknown.
+It knows the records of the calls, which processes were killed when, and the store's account of its
+jobs before and after the unknown calls were decided.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BEFORE = "jobs-undecided.jsonl"
 TOOLS = ("pay", "book", "remind")
 OVER = ("slept", "end")
 UNKNOWN = "ToolOutcomeUnknown"
-PARTS = {"enter": "before", "effect": "during", "leave": "after"}  # by what a call did last
+PARTS = {"enter": "before", "effect": "during", "leave": "after"}  # by the last part of a call
 
 Call = tuple[int, str]
 
 
 class Calls:
-    """All that is known of the calls of a run."""
+    """All facts about the calls of a run."""
 
     def __init__(self, folder: Path) -> None:
         self.lines = outside.read(folder / outside.EFFECTS)
@@ -42,7 +42,7 @@ class Calls:
         return sum(line["what"] == "effect" for line in self.of[call])
 
     def hits(self) -> list[tuple[Call, str]]:
-        """Return the calls that a kill fell on, and in which part of them it did."""
+        """Return the calls that were hit by a kill, and in which part."""
         found = []
         for blow in self.blows:
             if blow["what"] != "kill":
@@ -54,7 +54,7 @@ class Calls:
         return found
 
     def cut(self) -> set[int]:
-        """Return the numbers of jobs that a kill fell on while they ran."""
+        """Return the numbers of jobs that were hit by a kill while they ran."""
         found = set()
         for blow in self.blows:
             if blow["what"] != "kill":
@@ -69,7 +69,7 @@ class Calls:
 
 
 def _is_of(line: Line, blow: Line) -> bool:
-    """Tell whether a line is of the process that was killed, or of a farm whose worker was."""
+    """Return whether a line belongs to the killed process, or to a farm whose worker was killed."""
     return bool(line["life"] == blow["life"].partition(".")[0])
 
 
@@ -103,7 +103,7 @@ def twice(calls: Calls) -> Iterator[str]:
 
 
 def unreported(calls: Calls) -> Iterator[str]:
-    """What ended without being decided is what nobody knows, and says so; nothing else is dead."""
+    """Jobs that ended undecided have an unknown call and say so; no other job is dead."""
     for job in calls.undecided:
         error = (job["error"] or {}).get("type", "")
         if job["dead"] and not error.endswith(UNKNOWN):
@@ -113,7 +113,7 @@ def unreported(calls: Calls) -> Iterator[str]:
 
 
 def unexplained(calls: Calls) -> Iterator[str]:
-    """Only what a kill fell on is unknown, and only of calls that cannot be looked up."""
+    """Only calls that a kill hit are unknown, and only those that cannot be verified."""
     cut = calls.cut()
     for job in calls.undecided:
         number = calls.number_of.get(job["id"])
@@ -126,7 +126,7 @@ def unexplained(calls: Calls) -> Iterator[str]:
 
 
 def missing(calls: Calls) -> Iterator[str]:
-    """A job that is done has done everything."""
+    """A completed job has done everything."""
     for job in calls.jobs:
         if job["status"] != "completed":
             continue
@@ -137,7 +137,7 @@ def missing(calls: Calls) -> Iterator[str]:
 
 
 def unfinished(calls: Calls) -> Iterator[str]:
-    """When everything is decided, all that was accepted is done."""
+    """When everything is decided, all accepted jobs are done."""
     done = {job["continues"] or job["id"] for job in calls.jobs if job["status"] == "completed"}
     for line in calls.acks:
         if line["job"] not in done:

@@ -1,9 +1,9 @@
-"""A process of the row of tools: it submits jobs, works, and in the end decides what is unknown.
+"""A process of the row of tools: it submits jobs, works, and finally decides unknown calls.
 
-    python -c "from tests.faults.tools_runner import run; run()" '{"numbers": [1], "until": "over"}'
+python -c "from tests.faults.tools_runner import run; run()" '{"numbers": [1], "until": "over"}'
 
-It ends by itself when all is submitted, or when all jobs are over, if told so. One that settles
-looks outside whether an unknown call has happened, says so, and runs the job again.
+It ends when all is submitted, or, if told so, when all jobs are over. A settling process looks
+outside whether an unknown call has happened, records it, and retries the job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def main(numbers: list[int], until: str) -> None:
 
 
 async def is_over(settles: bool) -> bool:
-    """Tell whether nothing is left to be done; decide what has to be decided."""
+    """Return whether no work is left; decide the unknown calls."""
     connection = await app.core.connection()
     counts = await connection.thread.ask(lambda: connection.store.count(Filter()))
     if not all(status.terminal for status in counts):

@@ -1,4 +1,4 @@
-"""What can be said of a run that was not played to its end."""
+"""The verdict of a run that was not played to its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.crew import export
 
 
 def unfinished(folder: Path, why: str) -> Verdict:
-    """Judge what there is of a row that was not played to its end."""
+    """Judge the played part of a row."""
     verdict = Verdict()
     try:
         export(folder)

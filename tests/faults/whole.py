@@ -1,4 +1,4 @@
-"""Whether a store is whole, by the word of its own tools. Nothing of poolhand is imported."""
+"""Whether a store is intact, by its own tools. Nothing of poolhand is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT = 120.0
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield what is broken in the store of a run."""
+    """Yield the damage in the store of a run."""
     url = (folder / outside.URL).read_text(encoding="utf-8")
     if url.startswith("sqlite:"):
         yield from _damage_of_file(folder / outside.STORE)
@@ -38,7 +38,7 @@ def _damage_of_file(path: Path) -> Iterator[str]:
 
 
 def _damage_of_server(url: str) -> Iterator[str]:
-    """Every table and every index of the database is read, and one is held against the other."""
+    """Every table and index of the database is read and compared."""
     done = subprocess.run(
         [_amcheck(), "--install-missing", "--heapallindexed", url],
         capture_output=True,

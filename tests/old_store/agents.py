@@ -1,7 +1,7 @@
 """The app of the old store: the same tasks when it was written and when it is read.
 
-It keeps to what both versions of poolhand have. What runs writes a line to a ledger first, so that
-a reader with a ledger of its own sees what ran again.
+It uses only what both versions of poolhand have. Code that runs writes a line to a ledger first, so
+that a reader with its own ledger sees what ran again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from poolhand.runtime import Runtime
 from poolhand.settings import KeyRing, Wire
 
 SECRET = {"k1": b"the secret of the old store, 32 b"}
-LONG = 100.0  # how long what is scheduled waits
+LONG = 100.0  # how long scheduled jobs wait
 
 
 class Somewhere(Runtime):
-    """A process of a machine by name; `at` is what its calendar shows when it begins."""
+    """A process of a named machine; `at` is its wall clock at the start."""
 
     def __init__(self, host: str, boot: str = "first", at: datetime | None = None) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class Somewhere(Runtime):
         return super().wall() + self._ahead
 
     def identity(self) -> tuple[str, str, int, str]:
-        # Above the highest number that Linux gives: no process is taken for this one.
+        # Above the largest pid of Linux: no live process has it.
         return self._host, self._boot, 4_194_305, "1"
 
 
 class World:
-    """What jobs do: each line of the ledger is one thing done; some stop at theirs and hang."""
+    """The code of jobs: each line of the ledger is one action; some hang at theirs."""
 
     def __init__(self, ledger: Path, hangs: Collection[str] = (), mended: bool = True) -> None:
         self.ledger = ledger
@@ -66,11 +66,11 @@ class World:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
 
 
-Tasks = dict[str, Any]  # by their names, which are those of their functions or say the pool
+Tasks = dict[str, Any]  # by name, which is that of their function or of the pool
 
 
 def plain(app: App, world: World) -> Tasks:
-    """Declare tasks that end, fail, come again and wait."""
+    """Declare tasks that end, fail, are retried and wait."""
 
     @app.task(pool="plain", name="work")
     async def work(word: str) -> str:
@@ -109,7 +109,7 @@ def plain(app: App, world: World) -> Tasks:
 
 
 def special(app: App, world: World) -> Tasks:
-    """Declare tasks of pools with rules: a cap per key, a bound, a ring; and one by the clock."""
+    """Declare tasks of pools with rules: a cap per key, a bound, a ring; and a scheduled one."""
     app.pool("keyed", max_concurrent=4, max_per_key=1)
     app.pool("full", max_concurrent=1, backpressure=bounded(1))
     app.pool("ring", max_concurrent=1, backpressure=ring_buffer(1))
@@ -134,7 +134,7 @@ def special(app: App, world: World) -> Tasks:
 
 
 def careful(app: App, world: World) -> Tasks:
-    """Declare tasks that must not do again what they have done."""
+    """Declare tasks with steps and tools, which must not repeat finished work."""
 
     async def first(word: str) -> str:
         await world.reach(f"first {word}")
@@ -194,7 +194,7 @@ def make_app(url: str, world: World, runtime: Runtime) -> tuple[App, Tasks]:
 
 
 def make_signed_app(url: str, world: World, runtime: Runtime, ring: KeyRing) -> tuple[App, Tasks]:
-    """Return another app on the store, which signs what it writes."""
+    """Return another app on the store, which signs its payloads."""
     app = App(url, runtime=runtime, wire=Wire(ring=ring))
 
     @app.task(pool="signed", name="signs")

@@ -1,7 +1,7 @@
-"""Puts the stores of an earlier version where a test wants them.
+"""Restores the stores of an earlier version for a test.
 
-By the clock of the store it is two hours after they were written, whenever a test runs: what was
-scheduled is due, and nothing is old enough to be forgotten.
+By the clock of the store it is two hours after they were written, whenever a test runs: scheduled
+jobs are due, and nothing is old enough to be pruned.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SET_CLOCK = "UPDATE poolhand_counters SET skew = extract(epoch FROM clock_times
 
 
 def load_sqlite(path: Path) -> datetime:
-    """Write the file; return the time that the calendar is to show."""
+    """Write the file; return the time that the wall clock must show."""
     path.write_bytes(gzip.decompress((HERE / "sqlite.db.gz").read_bytes()))
     with sqlite3.connect(path) as connection:
         (written,) = connection.execute(_WRITTEN).fetchone()
     connection.close()
-    # A process of another boot sets the clock of the store by its calendar.
+    # A process of another boot sets the clock of the store by its wall clock.
     return datetime.fromtimestamp(written + LATER, UTC)
 
 
 async def load_postgres(url: str) -> datetime:
-    """Fill a schema that is to be made; return the time that the calendar is to show."""
+    """Fill a schema that does not exist yet; return the time that the wall clock must show."""
     database, _, schema = url.partition("?schema=")
     text = gzip.decompress((HERE / "postgres.sql.gz").read_bytes()).decode()
     connection = await asyncpg.connect(database)

@@ -46,7 +46,7 @@ async def reached(ticket: Any, *statuses: str) -> None:
 
 
 async def to_the_end(url: str, ledger: Path) -> None:
-    """Work in good order: jobs of which each has got somewhere, none of which runs."""
+    """Work normally: jobs in every stage, none of which runs."""
     app, tasks = make_app(url, World(ledger, mended=False), Somewhere("delta"))
     async with app, app.worker():
         await (await call(tasks, "work", "done", idempotency_key="k-done"))
@@ -70,14 +70,14 @@ async def call(tasks: Tasks, name: str, label: str, **options: Any) -> Any:
 
 
 async def cut_in_jobs(url: str, ledger: Path) -> None:
-    """Leave jobs that ran on a machine that has gone, and what waits for them."""
+    """Leave jobs that ran on a machine that is gone, and jobs that wait for them."""
     hangs = {
         *("work alpha", "second half", "pay o-begun", "bought o-paid", "chat third"),
         *("tells half", "work_keyed holds"),
     }
     app, tasks = make_app(url, World(ledger, hangs, mended=False), Somewhere("alpha"))
     await app.worker().__aenter__()
-    # The tools first: this version could call none once a document was deleted from the store.
+    # The tools first: this version could not call one after a document was deleted from the store.
     await (await call(tasks, "buys", "o-done"))
     await reached(await call(tasks, "buys_later", "o-later"), "scheduled")
     await call(tasks, "buys", "o-begun")
@@ -90,7 +90,7 @@ async def cut_in_jobs(url: str, ledger: Path) -> None:
     half = await call(tasks, "tells", "half")
     for label in ("holds", "behind"):
         await call(tasks, "work_keyed", label, key="one")
-    # A process of another machine: those of one machine see that none of this number lives there.
+    # A process of another machine: processes of one machine see that no process has this pid.
     stranger, _ = make_app(url, World(ledger), Somewhere("delta"))
     async with stranger:
         unknown = await call(elsewhere(stranger, World(ledger)), "elsewhere", "unknown")
@@ -106,7 +106,7 @@ async def cut_in_jobs(url: str, ledger: Path) -> None:
 
 
 async def cut_elsewhere(url: str, ledger: Path) -> None:
-    """Leave a job that runs on another machine, as far as anyone can know."""
+    """Leave a job that counts as running on another machine."""
     app, tasks = make_app(url, World(ledger, {"work beta"}, mended=False), Somewhere("beta"))
     await app.worker(pools=["plain"]).__aenter__()
     await call(tasks, "work", "beta")
@@ -118,7 +118,7 @@ async def cut_elsewhere(url: str, ledger: Path) -> None:
 
 
 async def cut_while_it_waits(url: str, ledger: Path) -> None:
-    """Leave what nothing has begun, and a submitter that waits for a place."""
+    """Leave jobs that have not begun, and a submitter that waits for a place."""
     app, tasks = make_app(url, World(ledger), Somewhere("gamma"))
     await call(tasks, "work", "queued", priority=3)
     await call(tasks, "work", "queued-keyed", idempotency_key="k-queued")
@@ -161,10 +161,10 @@ def write(url: str, folder: Path) -> None:
 
 
 def packed(data: bytes) -> bytes:
-    """Compress what was written, without the paths of this machine that stand in tracebacks."""
+    """Compress the written store, without the paths of this machine in tracebacks."""
     for folder in (HERE.parents[1], Path(poolhand.__file__).parents[1]):
         path = str(folder).encode()
-        hidden = b"/" + b"." * (len(path) - 1)  # As long: the length is written before it.
+        hidden = b"/" + b"." * (len(path) - 1)  # as long: the length is stored before it
         data = data.replace(path, hidden).replace(path.hex().encode(), hidden.hex().encode())
     return gzip.compress(data, mtime=0)
 
@@ -184,7 +184,7 @@ def write_postgres(folder: Path) -> None:
         done = subprocess.run(
             [dump, *options, server.url], capture_output=True, text=True, check=True
         )
-    # What only psql knows, and settings that not every server has.
+    # Commands that only psql knows, and settings that not every server has.
     lines = [line for line in done.stdout.splitlines() if not line.startswith(("\\", "SET ", "--"))]
     text = "\n".join(line for line in lines if line)
     (HERE / "postgres.sql.gz").write_bytes(packed(text.encode()))

@@ -1,4 +1,4 @@
-"""The books of the memory store: what is kept, and the steps that all verbs are made of."""
+"""The books of the memory store: its data, and the steps that all verbs consist of."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.oracle.rows import Moments, Pool, Row
 
 
 class Books:
-    """Rows, pools, moments and the log. A verb begins, takes its steps and tells the `topics`.
+    """Rows, pools, timers and the log. A verb begins, takes its steps and sends its `topics`.
 
     `now` and `at` are read once for everything that a verb does. The records of a step come before
-    those of the parked that got a place through it.
+    those of parked submitters that got a place through it.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -44,17 +44,17 @@ class Books:
         self._parked_by_wall: dict[str, Row] = {}
         self._over: deque[Row] = deque()
         self._to_expire = EXPIRED_AT_ONCE
-        self._left: set[str] = set()  # runs of which a job was forgotten
+        self._left: set[str] = set()  # runs of which a job was pruned
 
     def begin(self) -> None:
-        """Look at the clocks."""
+        """Read the clocks."""
         self._to_expire = EXPIRED_AT_ONCE
         self.now, self.at = self.runtime.monotonic(), self.runtime.wall()
         for row in self._parked_by_wall.values():
             self.set_by_wall(row)
 
     def news(self) -> list[str]:
-        """Return what there is to tell of the steps since the last time."""
+        """Return the topics of the steps since the last time."""
         topics = self.topics
         if self.freed:
             for pool in self.freed:
@@ -74,7 +74,7 @@ class Books:
     # Pools
 
     def open(self, pool: Pool) -> Pool:
-        """Let a pool come into being."""
+        """Create a pool."""
         self.pools[pool.spec.name] = pool
         pool.desk.topics = self.topics
         return pool
@@ -88,11 +88,11 @@ class Books:
         return pool
 
     def act(self, kind: str, pool: Pool, by: str, detail: str) -> None:
-        """Note what somebody did to a pool."""
+        """Record an action on a pool."""
         self.note(audit.acted(kind, (pool.spec.id, pool.spec.name), by, detail, self.at))
 
     def declare(self, pool: Pool, spec: PoolSpec) -> None:
-        """Let a pool go on under other rules."""
+        """Continue a pool under other rules."""
         rows = [row for row in self.numbered.values() if row.pool is pool]
         occupied = [row.job.key for row in rows for _ in range(row.stuck + bool(row.token))]
         living = [row for row in rows if not row.job.status.terminal]
@@ -101,7 +101,7 @@ class Books:
         self.freed.add(pool)
         self.welcome(pool)
 
-    # Coming in
+    # Adding jobs
 
     def keep(self, row: Row) -> None:
         """Give a new row its number."""
@@ -111,7 +111,7 @@ class Books:
         self.rows[row.job.id] = self.numbered[row.number] = row
 
     def accept(self, row: Row) -> None:
-        """Note that a job has its place."""
+        """Record that a job has its place."""
         self.note(audit.submitted(row.job))
         if row.job.status is Status.QUEUED:
             self.topics.add("ready")
@@ -119,7 +119,7 @@ class Books:
             self.wait(row, row.window.opens_at)
 
     def wait(self, row: Row, opens_at: float | None) -> None:
-        """Note the moments that a waiting row waits for."""
+        """Set the timers of a waiting row."""
         if row.job.status is Status.SCHEDULED:
             if row.by_wall:
                 assert row.job.run_at is not None
@@ -131,7 +131,7 @@ class Books:
             self._expiries.add(row.window.closes_at, row)
 
     def set_aside(self, row: Row) -> None:
-        """Let a row wait for its cause, at no time."""
+        """Make a row wait for its cause, without a time."""
         row.pool.desk.set_aside(row, self.now)
         self._aside[row] = None
         self.topics.add("ready")
@@ -139,12 +139,12 @@ class Books:
             self._expiries.add(row.window.closes_at, row)
 
     def aside(self, pool: Pool) -> list[Row]:
-        """Return what is set aside in a pool, in the order it came."""
+        """Return the rows of a pool that are set aside, in order of arrival."""
         rows = (row for row in self._aside if row.pool is pool)
         return sorted(rows, key=lambda row: row.number)
 
     def take_aside(self, row: Row) -> bool:
-        """Start a row that was set aside, if it can be."""
+        """Start a row that was set aside, if possible."""
         if not row.pool.desk.take_aside(row, self.now):
             return False
         del self._aside[row]
@@ -152,12 +152,12 @@ class Books:
         return True
 
     def waiting_for(self, cause: str) -> list[Row]:
-        """Return the rows that wait for a cause, in the order they came."""
+        """Return the rows that wait for a cause, in order of arrival."""
         waiting = (row for row in self.numbered.values() if row.job.waits_for == cause)
         return [row for row in waiting if row.job.status is Status.SCHEDULED]
 
     def wake(self, cause: str, by: str, limit: int) -> int:
-        """Let the oldest rows that wait for a cause be promoted now."""
+        """Promote the oldest rows that wait for a cause now."""
         rows = self.waiting_for(cause)[:limit]
         for pool in self.pools.values():
             mine = [row for row in rows if row.pool is pool]
@@ -173,7 +173,7 @@ class Books:
         return len(rows)
 
     def set_by_wall(self, row: Row) -> None:
-        """Say by the clock of the store when the calendar will have come to a row's time."""
+        """Return when, by the store's clock, the wall clock reaches the time of a row."""
         assert row.window is not None
         assert row.job.run_at is not None
         opens_at = self.now + (seconds(row.job.run_at) - seconds(self.at))
@@ -186,7 +186,7 @@ class Books:
             self._parked_by_wall[row.job.id] = row
 
     def withdraw(self, *rows: Row) -> None:
-        """Let parked rows go, all of them before anybody else gets a place."""
+        """Withdraw parked rows, all of them before another one gets a place."""
         for row in rows:
             row.pool.desk.dismiss(row)
             self._leave_parking(row)
@@ -195,7 +195,7 @@ class Books:
             self.welcome(pool)
 
     def welcome(self, pool: Pool) -> None:
-        """Note who of the parked has got a place."""
+        """Record which parked rows have got a place."""
         desk = pool.desk
         if desk.blocked_submitters.size or desk.admitted:
             for row in desk.welcome(self.now):
@@ -209,10 +209,10 @@ class Books:
         self._parked_by_wall.pop(row.job.id, None)
         row.submitter_blocked, row.holder = False, None
 
-    # Being run
+    # Running jobs
 
     def next(self, pool: Pool) -> Row | None:
-        """Return what a pool runs next, after what has expired is out of the way."""
+        """Return the next row of a pool, after expired ones are removed."""
         if pool in self.overdue():
             return None
         row = pool.desk.next(self.now)
@@ -221,12 +221,12 @@ class Books:
         return row
 
     def vacate(self, row: Row) -> None:
-        """Take back the slot in which a row was."""
+        """Release the slot of a row."""
         row.pool.desk.vacate(row.job.key, self.now)
         self.freed.add(row.pool)
         self.welcome(row.pool)
 
-    # Being over
+    # Ending jobs
 
     def remove(self, row: Row, job: Job) -> None:
         """End a waiting job."""
@@ -251,7 +251,7 @@ class Books:
             row.pool.desk.finish(row, self.now)
 
     def cancel(self, row: Row, by: str) -> None:
-        """End a job that waits, wish the end of one that runs."""
+        """End a waiting job; request the end of a running one."""
         job = row.job
         if not job.status.terminal and not row.cancel_requested:
             self.note(audit.acted_on(audit.CANCEL, job, by, "", self.at))
@@ -262,7 +262,7 @@ class Books:
             self.topics.add("wish")
 
     def prune(self, keep: Keep, limit: int) -> int:
-        """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
+        """Prune jobs that have been over for long; stuck jobs, and those of a live key, stay."""
         count = 0
         for dead, age in ((False, keep.results), (True, keep.dead)):
             for row in [row for row in self._over if row.dead is dead]:
@@ -275,7 +275,7 @@ class Books:
         return count
 
     def erase(self, ids: Sequence[str], by: str) -> list[str]:
-        """Forget jobs that are over, and their keys."""
+        """Delete finished jobs, and their keys."""
         rows = [self.rows[id] for id in dict.fromkeys(ids) if id in self.rows]
         gone = [row for row in rows if row.job.status.terminal and not row.stuck]
         for row in gone:
@@ -290,12 +290,12 @@ class Books:
         self._left.add(row.job.run)
 
     def _drop(self, row: Row) -> None:
-        # One that was never accepted has not run, and left nothing of its run behind.
+        # A job that was never accepted has not run, so its run left nothing behind.
         del self.rows[row.job.id], self.numbered[row.number]
         self.log.forget([events_of(row.job.id), inbox_of(row.job.id)])
 
     def forgotten_runs(self) -> list[str]:
-        """Return the runs whose last job was forgotten; their journals are gone."""
+        """Return the runs whose last job was deleted; their journals are deleted."""
         kept = {row.job.run for row in self.rows.values()}
         gone = sorted(self._left - kept)
         self._left.clear()
@@ -305,7 +305,7 @@ class Books:
     # Time
 
     def promote(self, limit: int) -> int:
-        """Place what is due."""
+        """Promote due rows."""
         for count in range(limit):
             row = self._pop_due()
             if row is None:
@@ -314,15 +314,15 @@ class Books:
         return limit
 
     def overdue(self) -> set[Pool]:
-        """End what has waited too long, if not too many; return the pools where some still wait.
+        """Expire rows, up to a limit; return the pools in which more wait.
 
-        Nothing may be claimed from those: what is next may be one of them.
+        Nothing may be claimed from those: the next row may be an expired one.
         """
         self._to_expire -= self.expire(self._to_expire)
         return set() if self._to_expire else {row.pool for row in self._expiries.until(self.now)}
 
     def expire(self, limit: int) -> int:
-        """End what has waited too long."""
+        """Expire rows."""
         count = 0
         while count != limit and (first := self._expiries.first()) is not None:
             if first[0] > self.now:
@@ -339,7 +339,7 @@ class Books:
         return min((max(0.0, first[0] - now) for first, now in found if first), default=None)
 
     def _pop_due(self) -> Row | None:
-        """Take off the row that has been due for longest, by whichever clock."""
+        """Remove the row that has been due for longest, by either clock."""
         found = []
         for moments, now in self._clocks():
             first = moments.first()

@@ -18,10 +18,10 @@ class _Document(Struct, frozen=True):
 
 
 class MemoryDocuments:
-    """Values under keys; from the end of its time on a document counts as deleted.
+    """Values under keys; an expired document counts as deleted.
 
-    `_gone` is the highest version that any document had which is not there any more: new ones begin
-    behind it, so that no version of a key comes twice.
+    `_gone` is the highest version of any deleted document: new ones begin after it, so that no
+    version of a key is used twice.
     """
 
     def __init__(self) -> None:
@@ -65,12 +65,12 @@ class MemoryDocuments:
         return True
 
     def is_erased(self, put: Put, now: float) -> bool:
-        """Tell whether what a document is to go on from was erased."""
+        """Return whether the base of a document was erased."""
         found = self.get(erasure_of(put.key), now) if put.seen else None
         return found is not None and put.seen <= int(found[0])
 
     def erase(self, keys: Sequence[str], now: float) -> None:
-        """Forget documents; of sessions it is kept up to which version they are gone."""
+        """Delete documents; for sessions the last deleted version is kept."""
         for key in keys:
             last = self._last(key)
             self._forget([key] if key in self._all else [])
@@ -78,7 +78,7 @@ class MemoryDocuments:
                 self.put([Put(erasure_of(key), b"%d" % last, ttl=ERASED_FOR)], now)
 
     def forget_all(self, prefix: str) -> None:
-        """Forget documents whose keys begin so."""
+        """Delete documents with this prefix."""
         self._forget([key for key in self._all if key.startswith(prefix)])
 
     def scan(self, prefix: str, after: str, limit: int, now: float) -> list[str]:
@@ -94,7 +94,7 @@ class MemoryDocuments:
         return found
 
     def sweep(self, now: float) -> list[str]:
-        """Let go of what has outlived its time; return the keys."""
+        """Delete expired documents; return their keys."""
         gone = [key for key in self._all if not self._version(key, now)]
         self._forget(gone)
         return gone

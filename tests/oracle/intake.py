@@ -1,4 +1,4 @@
-"""How batches come into the memory store: all of one, or nothing."""
+"""Adding batches to the memory store: all of a batch, or nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Key = tuple[str, str | None, str]  # pool, tenant and idempotency key
 
 
 class Intake:
-    """Brings orders to the desks of their pools and carries out the verdicts."""
+    """Brings job requests to the desks of their pools and carries out the verdicts."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -41,9 +41,10 @@ class Intake:
     def take(
         self, batches: Sequence[tuple[JobBatch, Holder | None]]
     ) -> list[tuple[Added, ...] | Refusal]:
-        """Take batches in; where a submitter has to wait, it does so under the lease of a holder.
+        """Add batches; a submitter that has to wait does so under the lease of a holder.
 
-        All rows are made before the first one is taken: what cannot be kept leaves no trace.
+        All rows are made before the first one is added: a row that cannot be stored leaves no
+        trace.
         """
         if len(batches) == 1:
             ((batch, holder),) = batches
@@ -55,7 +56,7 @@ class Intake:
         ]
 
     def foresee(self, orders: Sequence[JobRequest]) -> tuple[Added, ...] | Refusal:
-        """Return what would become now of orders whose submitter waits for none."""
+        """Return the present verdicts for requests whose submitter does not wait."""
         self._books.begin()
         rows = self._rows(orders)
         refusal = self._refusal(orders, rows, may_block=False)
@@ -91,10 +92,9 @@ class Intake:
     def _take(
         self, orders: Sequence[JobRequest], rows: Sequence[Row], holder: Holder | None
     ) -> tuple[Added, ...] | Refusal:
-        """Take a batch in.
+        """Add a batch.
 
-        A desk cannot take back what it has taken, so that a batch in which something could be
-        refused is tried before.
+        A desk cannot take back an accepted entry, so a batch that could be refused is tried before.
         """
         if len(orders) != 1 or orders[0].revives is not None:
             refusal = self._refusal(orders, rows, holder is not None)
@@ -118,7 +118,7 @@ class Intake:
     def _refusal(
         self, orders: Sequence[JobRequest], rows: Sequence[Row], may_block: bool
     ) -> Refusal | None:
-        """Return why a batch would be refused now; nothing is changed."""
+        """Return why a batch would be refused now; changes nothing."""
         books = self._books
         trials: dict[Pool, Trial[Row]] = {}
         revived: set[str] = set()
@@ -145,7 +145,7 @@ class Intake:
         desk = pool.desk
         verdict = desk.admit(row, books.now, order.rerun_failed)
         if verdict is not desk.taken:
-            # Who revives a job has to come in now: should it give up, nobody would be left.
+            # A submit that revives a job must be admitted now: a blocked one could give up.
             answer = self._carry_out(verdict, row, holder if order.revives is None else None)
         else:
             books.keep(row)
@@ -157,7 +157,7 @@ class Intake:
         return answer
 
     def _turn_of(self, order: JobRequest, pool: Pool) -> Row | Added | Refusal | None:
-        """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
+        """Return the turn that ends for a new one, or the verdict for it in a busy session."""
         books, desk, job = self._books, pool.desk, order.job
         if order.on_busy is OnBusy.ENQUEUE or desk.joined(job, order.rerun_failed, books.now):
             return None
@@ -204,7 +204,7 @@ class Intake:
                 return _refusal(row.pool, "full", desk.waiting)
 
     def _reject(self, row: Row, replacement: str | None) -> None:
-        """Record that the policy of its pool turned a job away."""
+        """Record that the policy of its pool rejected a job."""
         books, pool = self._books, row.pool
         job = self._rejected(row)
         depth, most = pool.desk.waiting, capacity(pool.spec.backpressure)
@@ -216,14 +216,14 @@ class Intake:
         return lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._books.at)
 
     def _revive(self, id: str, by: str, heir: str) -> None:
-        """Note that another job has the place of a dead one."""
+        """Record that another job replaces a dead one."""
         books = self._books
         dead = books.rows[id]
         dead.dead = False
         books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
     def _rows(self, orders: Sequence[JobRequest]) -> list[Row]:
-        """Return the rows of orders, of which nothing is kept yet."""
+        """Return the rows of requests, not stored yet."""
         pools, rows = self._books.pools, []
         new: dict[str, Pool] = {}
         try:
@@ -239,7 +239,7 @@ class Intake:
         return rows
 
     def _expect_new(self, orders: Sequence[JobRequest], rows: Sequence[Row]) -> None:
-        """Refuse ids that are known, unless a key stands for the order anyway."""
+        """Refuse known ids, unless the request's key belongs to a job anyway."""
         known = self._books.rows
         if len(rows) == 1 and rows[0].job.id not in known:
             return

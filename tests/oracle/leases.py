@@ -1,4 +1,4 @@
-"""Who runs what in the memory store: owners, their claims, and what becomes of those."""
+"""Leases of the memory store: owners, their claims, and the end of claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.oracle.rows import Holder, Pool, Row
 
 
 class Leases:
-    """Hands out rows under tokens and takes them back."""
+    """Claims rows under tokens and releases them."""
 
     def __init__(self, books: Books, documents: MemoryDocuments) -> None:
         self._books = books
@@ -48,7 +48,7 @@ class Leases:
             pools = [pool for pool in pools if pool.spec.name in wanted.pools]
         overdue = self._books.overdue() if wanted.slots else set()
         if not overdue.isdisjoint(pools):
-            # There will be something to claim when somebody has ended the others.
+            # More can be claimed when others have expired the remaining ones.
             self._books.topics.add("ready")
         claims = self._of_causes([pool for pool in pools if pool not in overdue], holder, wanted)
         turns = round_robin(pools, self._books.next)
@@ -58,7 +58,7 @@ class Leases:
         return claims
 
     def _of_causes(self, pools: list[Pool], holder: Holder, wanted: ClaimRequest) -> list[Claim]:
-        """Start rows that were set aside under causes that are wanted."""
+        """Start rows that were set aside under requested causes."""
         claims: list[Claim] = []
         for pool in pools:
             rows = self._books.aside(pool)
@@ -82,7 +82,7 @@ class Leases:
         return Claim(job, row.brief, token, slot)
 
     def change(self, change: Change) -> bool:
-        """Write what became of a claimed job, if its token is good."""
+        """Write the change of a claimed job, if its token is valid."""
         books, job, row = self._books, change.job, self._claims.get(change.token)
         if row is None or row.job.id != job.id:
             return False
@@ -119,7 +119,7 @@ class Leases:
             self._forget(holder)
 
     def _give_back(self, row: Row, change: Change) -> None:
-        """Let a row wait for its next attempt."""
+        """Make a row wait for its next attempt."""
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
         row.since = books.now
@@ -132,7 +132,7 @@ class Leases:
         books.wait(row, books.now + wait)
 
     def release(self, tokens: Sequence[int]) -> None:
-        """Take back the slots of rows that were stuck."""
+        """Release the slots of stuck rows."""
         for token in tokens:
             holder = next((one for one in self._owners.values() if token in one.stuck), None)
             if holder is not None:
@@ -156,9 +156,9 @@ class Leases:
         return Extended(True, tuple(lost), tuple(cancel_requested))
 
     def expire_owner(self, owner: str, renewal: int) -> list[Claim]:
-        """End the leases of an owner; what it ran goes on under new tokens.
+        """Expire the leases of an owner; its rows are held under new tokens.
 
-        New, so that nothing the dead may still send can be taken for good.
+        New tokens, so that late messages of the dead owner are refused.
         """
         holder = self._owners.get(owner)
         if holder is None or holder.renewal != renewal:
@@ -176,6 +176,6 @@ class Leases:
         return [row.claim() for row in rows]
 
     def _forget(self, holder: Holder) -> None:
-        """Forget an owner that is dead and holds nothing any more."""
+        """Delete a dead owner that holds nothing any more."""
         if holder.expired and not holder.held:
             del self._owners[holder.owner.id]

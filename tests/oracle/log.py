@@ -29,7 +29,7 @@ class _Stream:
 
 
 class MemoryLog:
-    """Streams of lines; audit records are kept as they are and encoded when somebody reads."""
+    """Streams of lines; audit records are stored as objects and encoded when they are read."""
 
     def __init__(self) -> None:
         self._audit = _Stream()
@@ -61,12 +61,12 @@ class MemoryLog:
         return found
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget whole streams."""
+        """Delete whole streams."""
         for name in names:
             self._streams.pop(name, None)
 
     def trim(self, name: str, before: int) -> int:
-        """Forget the lines below a number; the last one stays, that the count goes on."""
+        """Delete the lines below a number; the last one stays, so that numbers continue."""
         stream = self._streams.get(name)
         if stream is None:
             return 0

@@ -1,4 +1,4 @@
-"""What the memory store keeps: jobs with their places, pools, owners."""
+"""The rows of the memory store: jobs with their places, pools, owners."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from poolhand.rules.queue.stored_desk import PoolSpec, StoredDesk
 
 
 class Row(Entry):
-    """A job as it is kept. `number` counts arrivals, `since` is when it last began to wait.
+    """A stored job. `number` counts arrivals, `since` is when it last began to wait.
 
-    `holder` has it under its lease, running or parked; `by_wall`: its time is one of the calendar.
+    `holder` has it under its lease, running or parked; `by_wall`: its time is by the wall clock.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Row(Entry):
         return Claim(self.job, self.brief, self.token, self.slot)
 
     def is_one_of(self, which: Filter) -> bool:
-        """Tell whether everything that a filter asks for holds."""
+        """Return whether all conditions of a filter hold."""
         job = self.job
         return (
             which.pool in (None, job.pool)
@@ -97,7 +97,7 @@ class Pool:
         return PoolRow(self.spec, desk.paused, self.resized, *places)
 
     def declare(self, spec: PoolSpec, entries: list[Row], occupied: list[str], now: float) -> None:
-        """Go on under other rules; `entries` and `occupied` as `StoredDesk.succeed` wants them."""
+        """Continue under other rules; `entries` and `occupied` go to `StoredDesk.succeed`."""
         self.spec = spec
         self.keys.limit(spec.key_ttl, spec.max_keys, now)
         old, self.desk = self.desk, self._new_desk()
@@ -128,9 +128,9 @@ class Holder:
 
 
 class Moments:
-    """Rows by a moment, the earliest first and of those the one that arrived first.
+    """Rows by time, the earliest first, ties by arrival.
 
-    A row that left stays in the heap until it is met, or until such rows outnumber the others.
+    A removed row stays in the heap until it is met, or until such rows outnumber the others.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Moments:
         self._at.pop(row, None)
 
     def first(self) -> tuple[float, int] | None:
-        """Return the earliest moment, and which arrival it is about."""
+        """Return the earliest time, and its arrival number."""
         heap = self._heap
         while heap:
             at, number, row = heap[0]
@@ -158,11 +158,11 @@ class Moments:
         return None
 
     def until(self, moment: float) -> list[Row]:
-        """Return the rows whose moments have come, in no order."""
+        """Return the due rows, in no order."""
         return [row for row, at in self._at.items() if at <= moment]
 
     def pop(self) -> Row:
-        """Take off the row that `first` told of."""
+        """Remove the row that `first` returned."""
         row = heappop(self._heap)[2]
         del self._at[row]
         return row

@@ -1,4 +1,4 @@
-"""The memory store: everything in this process, for as long as it lives."""
+"""The memory store: all data in this process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.oracle.transaction import MemoryTransaction
 
 
 class OracleStore:
-    """A whole store on one event loop; the desks of its pools decide, its books remember."""
+    """A whole store on one event loop; the desks of its pools decide, its books hold the data."""
 
     place = "memory://"
 
@@ -184,7 +184,7 @@ class OracleStore:
         self._commit()
         return claims
 
-    # What can be seen
+    # Views
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         rows = map(self._books.rows.get, ids)
@@ -215,7 +215,7 @@ class OracleStore:
         )
 
     async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
-        # Its jobs have no users, so that nobody is a stranger to any session.
+        # Its jobs have no users, so every user may use every session.
         return {}
 
     # Time
@@ -333,6 +333,6 @@ class OracleStore:
             hint(topic)
 
     def _commit(self) -> None:
-        """End a verb: tell what has changed."""
+        """End a verb: send its topics."""
         for topic in self._books.news():
             self.publish(topic)

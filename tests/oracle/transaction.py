@@ -1,4 +1,4 @@
-"""A transaction on the memory store: there are no tables, but jobs can wait for its end."""
+"""A transaction on the memory store: without tables, but jobs can wait for its commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.oracle.intake import Intake
 
 
 class MemoryTransaction:
-    """Keeps orders until it commits; what it says of them holds unless others come before."""
+    """Keeps job requests until it commits; its verdicts hold unless others are added before."""
 
     def __init__(self, jobs: Store, intake: Intake) -> None:
         self._jobs = jobs

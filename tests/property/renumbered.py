@@ -1,4 +1,4 @@
-"""A PostgreSQL store whose tokens are counted without gaps, as those of other stores are."""
+"""A PostgreSQL store whose tokens are renumbered without gaps, as those of other stores are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_TOKEN = 1 << 60
 
 
 class Renumbered(PostgresStore):
-    """Gives every token the number of its appearance."""
+    """Gives every token the number of its first appearance."""
 
     _shown: dict[int, int]
     _real: dict[int, int]

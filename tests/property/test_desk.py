@@ -1,8 +1,8 @@
-"""The desk under any sequence of events, against a naive list of everything that was brought to it.
+"""The desk under any sequence of events, against a naive list of all entries.
 
-The model knows each entry by its arrival, keeps those that wait, that run and that are over in
-plain lists, and works every verdict out by looking through them. What it cannot know cheaply, the
-order of the ready set, is left to `test_strategies`.
+The model knows each entry by its arrival, keeps waiting, running and finished ones in plain lists,
+and finds every verdict by searching them. The order of the ready set is left to
+`test_strategies`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ SessionKey = tuple[str | None, str]
 
 
 class DeskMachine(RuleBasedStateMachine):
-    """Plays the driver, badly at times: slots get stuck and starts are forgotten for a while."""
+    """Plays an imperfect driver: slots get stuck and starts are delayed."""
 
     desk: Desk[Entry]
 
@@ -149,7 +149,7 @@ class DeskMachine(RuleBasedStateMachine):
 
     @rule(burst=st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 2)), max_size=4))
     def submit_burst(self, burst: list[tuple[str, int]]) -> None:
-        """Bring several that want nothing but a slot, so that the queue is seldom empty."""
+        """Bring several entries that only need a slot, so that the queue is seldom empty."""
         for key, level in burst:
             number = len(self.arrival) + 1
             entry = new_entry(f"{key}{number}", key=key, priority=level)
@@ -274,7 +274,7 @@ class DeskMachine(RuleBasedStateMachine):
             self.desk.resume(self.now)
         self.settle(pump)
 
-    # How the model follows
+    # The model
 
     def accept(self, entry: Entry) -> None:
         self.accepted.add(entry)
@@ -310,14 +310,14 @@ class DeskMachine(RuleBasedStateMachine):
         return at is not None and at <= self.now
 
     def welcome(self) -> None:
-        """Note which of the parked have got in: always the first."""
+        """Note which parked entries were admitted: always the first."""
         for entry in self.desk.admitted:
             assert self.parked.pop(0) is entry
             self.accept(entry)
         self.desk.admitted.clear()
 
     def settle(self, pump: bool) -> None:
-        """End a step: start what can start, unless the driver forgets it this time."""
+        """End a step: start what can start, unless the driver delays it this time."""
         self.welcome()
         if pump:
             while self.start_next() or self.is_due():
@@ -372,7 +372,7 @@ class DeskMachine(RuleBasedStateMachine):
     # Backpressure
 
     def rulings(self, entry: Entry) -> set[str]:
-        """Return what the policy may decide about a newcomer."""
+        """Return the verdicts that the policy allows for a new entry."""
         match self.policy:
             case Unbounded():
                 return {"take"}
@@ -391,7 +391,7 @@ class DeskMachine(RuleBasedStateMachine):
             return {"refuse"}
         if len(self.occupants) + len(self.waiting) < self.slots:
             return {"take"}
-        return {"take", "refuse"}  # whether those that wait for other things count is left open
+        return {"take", "refuse"}  # whether entries that wait for other reasons count is left open
 
     def has_place(self, entry: Entry, depth: int) -> bool:
         running, waiting = len(self.occupants), len(self.waiting)
@@ -431,7 +431,7 @@ class DeskMachine(RuleBasedStateMachine):
         return 0 if not key else sum(one.job.key == key for one in [*self.occupants, *queued])
 
     def holders(self, entry: Entry) -> list[Entry]:
-        """Return the turns of this entry's session that have left the line of their session."""
+        """Return the turns of this entry's session that are past the session gate."""
         turn = session_of(entry)
         if turn is None:
             return []
@@ -443,7 +443,7 @@ class DeskMachine(RuleBasedStateMachine):
             and (one.job.status is not Status.SCHEDULED or one.job.attempts)
         ]
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def all_is_well(self) -> None:
@@ -507,7 +507,7 @@ class DeskMachine(RuleBasedStateMachine):
                 assert max(blocked) <= min(queued)
 
     def check_that_nobody_was_forgotten(self) -> None:
-        """After all that can start has started: no slot, gate or place is free for who waits."""
+        """After all possible starts: no slot, gate or place is free for a waiting entry."""
         if not self.paused and (self.slots is None or len(self.occupants) < self.slots):
             assert self.desk.queued == 0
         if self.parked:

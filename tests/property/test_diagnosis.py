@@ -1,4 +1,4 @@
-"""Diagnosis under any samples, against a reference that looks back over all of them each time."""
+"""Diagnosis of any samples, against a reference that reads all of them each time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def holds(condition: Condition, history: list[Sample], at: int) -> bool:
 
 
 def has_ended(condition: Condition, history: list[Sample], told_at: int, at: int) -> bool:
-    """Tell whether the incident told at one sample was over by another."""
+    """Return whether the incident reported at one sample was over by another."""
     since = range(told_at + 1, at + 1)
     match condition:
         case Condition.WORKER_BOUND:

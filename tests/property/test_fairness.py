@@ -1,7 +1,7 @@
 """Fairness under any arrivals, cancels, evictions and waits.
 
-Two keys are backlogged while both have a job that only waits for a slot. In any stretch of time in
-which both are, neither may get more than one turn more than the other; with weights, in proportion.
+Two keys are backlogged while both have a job that only waits for a slot. While both are, neither
+may get more than one turn more than the other; with weights, in proportion.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ WEIGHTS = st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4))
 
 @dataclass
 class Lead:
-    """How far one key was ahead of another since both have been backlogged, in paid turns."""
+    """The lead of one key over another since both have been backlogged, in paid turns."""
 
     now: Fraction = Fraction(0)
     lowest: Fraction = Fraction(0)
@@ -97,7 +97,7 @@ class Umpire:
         return {entry.job.key for entry in self.floor.desk if entry.job.status is Status.QUEUED}
 
     def look(self) -> None:
-        """Forget the pairs that are no longer both backlogged, note those that are now."""
+        """Drop the pairs that are no longer both backlogged, add those that are now."""
         backlogged = self.backlogged()
         for pair in combinations(KEYS, 2):
             if backlogged.issuperset(pair):

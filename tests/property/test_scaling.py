@@ -1,4 +1,4 @@
-"""A farm under any load: within its bounds, calm under a steady one, and small when idle."""
+"""A farm under any load: within its bounds, stable under a steady load, small when idle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def farms(draw: st.DrawFn) -> FarmSettings:
 
 
 class Floor:
-    """A farm whose workers are ready at once and run whatever there is to run."""
+    """A farm whose workers are ready at once and run all available jobs."""
 
     def __init__(self, settings: FarmSettings, wanted: int | None = None) -> None:
         self.settings = settings
@@ -68,12 +68,12 @@ class Floor:
 
     @property
     def looks_to_rest(self) -> int:
-        """How many looks are enough to go from any number to any other."""
+        """The number of checks that is enough to change from any number to any other."""
         return int(40 * (self.settings.scale_down_cooldown_s / TICK + 2))
 
     @property
     def turns(self) -> int:
-        """How often it went up after down, or down after up."""
+        """Count the changes of direction."""
         moves = [later - sooner for sooner, later in pairwise(self.counts) if later != sooner]
         return sum((one > 0) != (other > 0) for one, other in pairwise(moves))
 
@@ -103,7 +103,7 @@ def test_a_steady_load_comes_to_rest_after_two_turns_at_most(
     floor.look_often(demand, floor.looks_to_rest)
     assert set(floor.counts[-floor.looks_to_rest :]) == {at_rest}
     assert floor.turns <= 2
-    # There is room for all of it, if there may be.
+    # There is room for all of it, if the maximum allows.
     assert floor.capacity >= demand or at_rest == settings.max_workers
 
 
@@ -164,6 +164,6 @@ def test_no_step_has_more_processes_than_the_maximum_and_the_surge_and_none_is_t
     if step.start:
         assert now.total + step.start <= most_processes(settings)
     assert now.staying + step.start + step.held - step.stop == wanted
-    # Whoever waits, waits for a process that is about to end: it never waits for ever.
+    # A start waits only for a process that is about to end, never without end.
     if step.held and not step.start:
         assert now.leaving > 0 or step.retire_first

@@ -27,7 +27,7 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
 
 crons = st.builds(rules.cron, st.sampled_from(CRONS), st.sampled_from(ZONES))
 whens = crons | st.builds(rules.every, st.integers(1, 7_200) | st.floats(1, 100))
-# Mostly small steps, now and then an hour forth or back, or a night.
+# Mostly small steps, now and then an hour forward or back, or a night.
 steps = st.one_of(
     st.floats(0, 120),
     st.floats(-30, 0),
@@ -36,7 +36,7 @@ steps = st.one_of(
 
 
 def naive(when: When, since: datetime, until: datetime) -> list[datetime]:
-    """Return all moments behind one up to another, one after the other."""
+    """Return all moments after one up to another."""
     if isinstance(when, rules.Every):
         step = round(when.seconds * 1_000_000)
         epoch = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,14 +46,14 @@ def naive(when: When, since: datetime, until: datetime) -> list[datetime]:
             found.append(moment)
             number += 1
         return found
-    # From a day before, so that what is found does not depend on where one begins.
+    # From a day before, so that the result does not depend on the starting point.
     begins = (since - timedelta(days=1)).astimezone(ZoneInfo(when.zone))
     ahead = (one.astimezone(UTC) for one in CronSim(when.expression, begins))
     return [one for one in takewhile(lambda one: one <= until, ahead) if one > since]
 
 
 class Farm:
-    """Processes that look at one written past; what each has in hand between two steps."""
+    """Processes that share one recorded past; each may hold a moment between two steps."""
 
     def __init__(self, schedule: Schedule, count: int) -> None:
         self.schedule = schedule
@@ -64,7 +64,7 @@ class Farm:
         self.hands: list[tuple[int, Past | None, list[datetime], datetime] | None] = [None] * count
 
     def step(self, who: int, now: datetime) -> None:
-        """Let a process look and submit, or, if it has, write that down; others may have."""
+        """Let a process look and submit or, if it has, record that; others may have."""
         hand = self.hands[who]
         if hand is None:
             moments = [] if self.past is None else due(self.schedule, self.past, now)
@@ -104,7 +104,7 @@ def test_no_moment_is_done_twice_and_none_is_lost(
             farm.die(who)
         else:
             farm.step(who, now)
-    # Whoever is left does what is still to be done, when the clock is right.
+    # The remaining processes do the rest when the clock is right.
     for who in (0, 1, 2) * 4:
         farm.step(who, latest)
     assert len(farm.settled) == len(set(farm.settled))
@@ -144,6 +144,6 @@ def test_a_clock_that_was_ahead_for_a_while_loses_nothing_that_comes_later(
             past = settle(schedule, past, moments)
         ran += moments
     assert len(ran) == len(set(ran))
-    # Those of the time that was right; under "once" what fell into the wrong time ran in its place.
+    # Moments of the right time; under "once" a moment of the wrong time ran in place of others.
     expected = naive(when, right[0], right[-1])
     assert set(expected) <= set(ran)

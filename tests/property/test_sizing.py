@@ -1,7 +1,7 @@
-"""A pool that sizes itself under a step load: nothing, then a constant load, then nothing.
+"""Autoscaling under a step load: none, then a constant load, then none.
 
-The floor is as simple as the promise: a load needs so many workers; the backlog builds up while
-there are fewer and drains while there are more, and whoever is not needed for either is idle.
+The model is simple: a load needs so many workers; the backlog grows while there are fewer and
+drains while there are more, and workers that are not needed for either are idle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NICE_SHARE = st.integers(1, 20).map(lambda n: n / 20)
 
 @st.composite
 def autoscales(draw: st.DrawFn, below_full: bool = False) -> Autoscale:
-    """Any settings; with `below_full` only those for which a pool that is all busy is high."""
+    """Any settings; with `below_full` only those for which a fully busy pool is high."""
     shares = (SHARE | NICE_SHARE).filter(lambda share: share < 1 or not below_full)
     low, high = sorted(draw(st.lists(shares, min_size=2, max_size=2, unique=True)))
     fewest = draw(st.integers(1, 10))
@@ -47,7 +47,7 @@ def autoscales(draw: st.DrawFn, below_full: bool = False) -> Autoscale:
 class Step:
     """A load that needs `need` workers, each of which does `speed` jobs between two samples.
 
-    Above `capacity` jobs are turned away, unless their submitters wait for a place.
+    Above `capacity` jobs are refused, unless their submitters wait for a place.
     """
 
     need: int
@@ -71,7 +71,7 @@ STEPS = st.builds(
 
 @dataclass
 class Floor:
-    """Plays a load and follows every decision."""
+    """Plays a load and records every decision."""
 
     scale: Autoscale
     step: Step
@@ -110,12 +110,12 @@ class Floor:
         self.trend = decision.trend
 
     def play_step(self) -> None:
-        """Play nothing, then the load for as long as growing by one with each sample takes."""
+        """Play no load, then the load for as long as growing by one per sample takes."""
         self.play(0, self.step.idle_samples)
         self.play(self.step.need, self.patience() + self.scale.max)
 
     def play_end(self) -> None:
-        """Play nothing until the backlog is gone and the size has come to rest."""
+        """Play no load until the backlog is gone and the size is stable."""
         self.play(0, 1)
         while self.backlog:
             self.play(0, 1)
@@ -129,7 +129,7 @@ class Floor:
         return ceil(scale.cooldown / scale.interval) + max(2, scale.idle_after) + 2
 
     def turns(self) -> int:
-        """How often the size changed its direction."""
+        """Count the changes of direction."""
         changes = [after > before for before, after in pairwise(self.sizes) if after != before]
         return sum(one is not other for one, other in pairwise(changes))
 

@@ -1,7 +1,7 @@
-"""Two stores in step: the same verbs at the same times give the same answers and the same state.
+"""Two stores in step: the same verbs at the same times give the same answers and state.
 
-The memory store asks the desk; whatever another store answers must be what the desk would say.
-Nothing is worked out here: every answer and all that can be seen is compared, bytes included.
+The memory store asks the desk; another store must give the same answers. Nothing is computed here:
+every answer and all visible state is compared, bytes included.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ PUT = st.builds(Put, st.sampled_from("def"), st.just(b"p"), VERSION, TTL)
 
 
 class StoresMachine(RuleBasedStateMachine):
-    """Drives two stores with one clock and one hand."""
+    """Drives two stores with one clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,14 +117,14 @@ class StoresMachine(RuleBasedStateMachine):
         self.owners = {"x": "x", "y": "y"}
         self.burials = 0
         self.read_until = 0
-        # Few, so that a claim often meets more of them than it may end.
+        # Few, so that a claim often meets more of them than it may expire.
         self.patch = pytest.MonkeyPatch()
         for module in (oracle_books, sql_steps):
             self.patch.setattr(module, "EXPIRED_AT_ONCE", 1)
         self.both(lambda store: store.open())
 
     def other(self) -> Store:
-        """Return the store that is held to what memory says."""
+        """Return the store that is compared with the memory store."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -134,7 +134,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.loop.close()
 
     def both(self, verb: Callable[[Store], Awaitable[T]]) -> T:
-        """Ask both stores and return what they agree on."""
+        """Call both stores and return their common answer."""
 
         async def ask() -> list[T]:
             return [await verb(store) for store in self.stores]
@@ -173,7 +173,7 @@ class StoresMachine(RuleBasedStateMachine):
     def declare_what_was_not(self, rules: dict[str, Any]) -> None:
         self.declare("free", rules)
 
-    # Coming in
+    # Adding jobs
 
     def order(self, pool: str, terms: dict[str, Any], **more: Any) -> JobRequest:
         terms = dict(terms)
@@ -204,7 +204,7 @@ class StoresMachine(RuleBasedStateMachine):
 
     @rule(pool=POOL, jobs=st.lists(PLAIN, min_size=2, max_size=5), who=OWNER)
     def submit_some(self, pool: str, jobs: list[dict[str, Any]], who: str) -> None:
-        """Bring several that want nothing but a slot, so that there is always something to do."""
+        """Add several jobs that only need a slot, so that there is always work."""
         self.add(who, *[(self.order(pool, terms),) for terms in jobs])
 
     @rule(
@@ -224,7 +224,7 @@ class StoresMachine(RuleBasedStateMachine):
     async def told(
         self, store: Store, batches: list[tuple[JobRequest, ...]], kept: bool
     ) -> list[list[str]]:
-        """Bring batches in by a transaction; return what it says of them."""
+        """Add batches in a transaction; return its verdicts."""
         made = await store.begin()
         answers = [await made.add(JobBatch(orders)) for orders in batches]
         await (made.commit() if kept else made.roll_back())
@@ -238,14 +238,14 @@ class StoresMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.names)
     @rule(which=WHICH, pool=POOL, terms=TERMS)
     def submit_again(self, which: int, pool: str, terms: dict[str, Any]) -> None:
-        """Bring in a job whose id may be known, behind one that is new."""
+        """Add a job whose id may be known, after a new one."""
         known = replace(self.order(pool, terms).job, id=self.name(which))
         batch = JobBatch((self.order("free", {"key": "A"}), JobRequest(known, b"")), None)
         if self.both(lambda store: store.get([known.id])) != [None]:
             self.both(lambda store: self.clash(store, batch))
 
     async def clash(self, store: Store, batch: JobBatch) -> object:
-        """Return what was taken; of a full pool and a known id either may be told first."""
+        """Return the accepted jobs; for a full pool and a known id either may be reported first."""
         try:
             (answer,) = await store.add([batch])
         except Conflict:
@@ -263,7 +263,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.add(who, (again,))
 
     def name(self, which: int) -> str:
-        """Choose a job, one of the newest most of the time."""
+        """Choose a job, mostly one of the newest."""
         return self.names[-1 - which % len(self.names)]
 
     @precondition(lambda self: self.names)
@@ -289,7 +289,7 @@ class StoresMachine(RuleBasedStateMachine):
         )
         self.both(lambda store: store.scan("", limit=10_000))
 
-    # Being run
+    # Running jobs
 
     def wanted(self, who: str, count: int, pools: tuple[str, ...] | None = None) -> ClaimRequest:
         return ClaimRequest(
@@ -306,7 +306,7 @@ class StoresMachine(RuleBasedStateMachine):
     def work(
         self, who: str, count: int, pools: tuple[str, ...] | None, rounds: int, fates: list[str]
     ) -> None:
-        """Run jobs one lot after the other, as a worker does; some run on."""
+        """Run jobs batch by batch, as a worker does; some keep running."""
         wanted = self.wanted(who, count, pools)
         claims = tuple(self.both(lambda store: store.claim(wanted)))
         for _ in range(rounds):
@@ -317,7 +317,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.claims += claims
 
     def met(self, claim: Claim, fate: str) -> Change:
-        """Return the change that lets a job meet its fate."""
+        """Return the change that ends a job in the drawn way."""
         if fate == "retried":
             return Change(lifecycle.hand_back(claim.job), claim.token, wait=1.0)
         if fate in CAUSES:
@@ -391,7 +391,7 @@ class StoresMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, behind=st.sampled_from([0, 0, 0, 1]), heir=st.sampled_from([None, "x", "y"]))
     def expire_owner(self, which: int, behind: int, heir: str | None) -> None:
-        """Bury an owner, whose place another one takes; its jobs go on now or some time."""
+        """Expire an owner, which another one replaces; its jobs are retried now or later."""
         tokens = [claim.token for claim in self.claims] + self.stuck
         self.both(lambda store: store.extend(self.owners["x"], tokens))
         leases = self.both(lambda store: store.leases())
@@ -429,7 +429,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.clock.set_date(seconds)
         self.both(lambda store: store.promote())
 
-    # Documents, log, what is forgotten
+    # Documents, log, pruning
 
     @rule(
         puts=st.lists(PUT, max_size=3),
@@ -463,7 +463,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: store.append(lines))
         self.both(lambda store: store.trim(stream, before))
 
-    # What can be seen
+    # Views
 
     @invariant()
     def everything_looks_the_same(self) -> None:
@@ -486,7 +486,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: store.read("log of one", which % 5, limit, "e"))
 
     async def pages(self, store: Store, which: Filter, limit: int) -> list[str]:
-        """Return all jobs of a filter; what a cursor looks like is the store's own."""
+        """Return all jobs of a filter; the form of a cursor is the store's own."""
         page = await store.find(which, limit=limit)
         found = list(page.jobs)
         while page.after is not None:

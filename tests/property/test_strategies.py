@@ -1,7 +1,7 @@
-"""For every strategy: nothing is lost, nothing doubled, and the order is that of a naive queue.
+"""For every strategy: no entry is lost or doubled, and the order is that of a naive queue.
 
-The naive queue keeps everything in one list and looks through all of it for every pick. Its fair
-rule is decision 4 of the design, counted in fractions of a turn.
+The naive queue keeps everything in one list and searches all of it for every pick. Its fair rule is
+decision 4 of ARCHITECTURE.md, counted in fractions of a turn.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Lane:
 
 @dataclass
 class NaiveQueue:
-    """Everything in one list, in the order it was added."""
+    """All entries in one list, in order of arrival."""
 
     strategy: Strategy
     entries: list[Entry] = field(default_factory=list)
@@ -142,7 +142,7 @@ class NaiveQueue:
         return 1 / Fraction(dict(weights).get(key, 1))
 
     def _forget(self) -> None:
-        """An empty lane that the round has passed appears anew when it comes back."""
+        """An empty lane that the round has passed starts anew when it comes back."""
         waiting = {entry.job.key for entry in self.entries}
         for key, lane in list(self.lanes.items()):
             if key not in waiting and lane.rank <= self.round:

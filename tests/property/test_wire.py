@@ -1,4 +1,4 @@
-"""Any value comes back, and from any bytes only a value or a WireError comes."""
+"""Any value comes back, and any bytes give a value or a WireError."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ REPORTS = st.builds(
 @given(JSON, st.sampled_from([None, RING]))
 def test_any_json_value_comes_back_exactly(value: Any, ring: KeyRing | None) -> None:
     again = decode(encode(value, limits=LIMITS, ring=ring), limits=LIMITS, ring=ring)
-    # By their text, which also tells 1 from 1.0 and True, and 0.0 from -0.0.
+    # By their text, which distinguishes 1 from 1.0 and True, and 0.0 from -0.0.
     assert repr(again) == repr(value)
 
 

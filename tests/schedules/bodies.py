@@ -1,4 +1,4 @@
-"""What the jobs of a schedule do."""
+"""The code of the jobs of a schedule."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.schedules.plan import Call
 
 
 class Boom(Exception):
-    """What a job that fails raises."""
+    """The error of a failing job."""
 
 
 class Rude(BaseException):
-    """What a job raises that cares nothing for Exception."""
+    """An error that is not an Exception."""
 
 
 def job_id_here() -> str | None:
@@ -26,7 +26,7 @@ def job_id_here() -> str | None:
 
 
 class Outer(Protocol):
-    """How a body brings jobs into its own pool and awaits them."""
+    """How a body submits jobs to its own pool and awaits them."""
 
     async def hand_in(self, call: Call) -> Ticket[Any]: ...
 
@@ -34,7 +34,7 @@ class Outer(Protocol):
 
 
 class Bodies:
-    """The functions that are submitted; each takes the call that says how to behave."""
+    """The submitted functions; each takes the call that defines its behaviour."""
 
     def __init__(self, runtime: SeededRuntime, watch: Checker, outer: Outer) -> None:
         self._runtime = runtime
@@ -82,7 +82,7 @@ class Bodies:
             await self._linger(self._runtime.loop.time() + call.stubborn)
 
     async def _linger(self, until: float) -> None:
-        """Go on for a while, whoever says what."""
+        """Continue for a while, ignoring cancellations."""
         while (left := until - self._runtime.loop.time()) > 1e-6:
             try:
                 await pass_time(self._runtime, left)
@@ -95,7 +95,7 @@ async def pass_time(_: SeededRuntime, seconds: float) -> None:
 
 
 def act(call: Call, attempt: Attempt) -> object:
-    """End an attempt in the way that is planned."""
+    """End an attempt as planned."""
     starts = attempt.record.starts
     match call.deeds[min(starts, len(call.deeds)) - 1]:
         case "return":

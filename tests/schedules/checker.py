@@ -1,7 +1,7 @@
-"""What must hold in every schedule, judged from outside.
+"""Invariants of every schedule, checked from outside.
 
-The checker imports nothing of ours. It knows what user code saw (bodies that began and ended, what
-callers got, what it asked the pool to do), the pool's public snapshots and its events.
+The checker imports nothing of poolhand. It knows what user code saw (begins and ends of bodies,
+answers of callers, calls of the pool), the pool's public snapshots and its events.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.schedules.plan import Call, Plan
 
-HARD_STOP_SECONDS = 0.1  # from a hard timeout to the caller's JobTimedOut
-DRAIN_SECONDS = 1.0  # what a drain may take beyond its deadline
-THREAD_SECONDS = 0.051  # a seeded thread has begun by then
+HARD_STOP_SECONDS = 0.1  # seconds from a hard timeout to the caller's JobTimedOut
+DRAIN_SECONDS = 1.0  # seconds that a drain may take beyond its deadline
+THREAD_SECONDS = 0.051  # seconds within which a seeded thread has begun
 RESTING = {"idle": "idle", "stopped": "idle"}  # the states of workers that run nothing
 TINY = 1e-6
 FINAL = ("completed", "failed", "cancelled", "expired", "rejected")
@@ -22,7 +22,7 @@ WRAPPED = (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyn
 
 
 class Attempt:
-    """One JobStarted: its slot, and what its code was seen to do."""
+    """One JobStarted: its slot, and the observed behaviour of its code."""
 
     __slots__ = (
         "at", "begun", "error", "gone", "gone_at", "record", "settled", "told", "value",
@@ -39,7 +39,7 @@ class Attempt:
 
 
 class Offer:
-    """One submit of a call, which may come again by a rerun or a retry of its outer job."""
+    """One submit of a call, which may be repeated by a rerun or a retry of its outer job."""
 
     __slots__ = ("call",)
 
@@ -48,7 +48,7 @@ class Offer:
 
 
 class Record:
-    """A job as its events tell it: parked, waiting, running, over."""
+    """A job by its events: parked, waiting, running, over."""
 
     __slots__ = (
         "attempt", "call", "delayed", "ended_at", "excused", "final", "held", "id", "key",
@@ -72,7 +72,7 @@ class Record:
 
 
 class Checker:
-    """Follows one schedule; `faults` tells everything that was not as promised."""
+    """Follows one schedule; `faults` lists every broken promise."""
 
     def __init__(self, plan: Plan, time: Callable[[], float]) -> None:
         self.faults: list[str] = []
@@ -95,21 +95,21 @@ class Checker:
         self._overtaken: set[str] = set()
         self._turns: dict[object, list[Record]] = {}
         self._waiting = self._accepted = self._active = 0
-        self._swollen = 0  # retries come back without admission and may swell a queue to this
+        self._swollen = 0  # retries return without admission and may raise the queue to this
         self._slots: dict[str, Attempt] = {}
         self._unseen: dict[Attempt, None] = {}  # given up before their thread began
 
     def fault(self, name: str, text: str) -> None:
         self.faults.append(f"{name}: {text} (at {self._time() - 1000:g} s)")
 
-    # What the pool tells
+    # Events of the pool
 
     def see(self, event: Any) -> None:
-        """Take note of an event; the subscriber of the pool."""
+        """Record an event; the subscriber of the pool."""
         try:
             self._see(type(event).__name__, event)
         except Exception as error:
-            # A pool lets no subscriber break it: what fails here would go unseen.
+            # The pool only logs exceptions of a subscriber: a fault here must be kept.
             self.fault("checker", f"{error!r} at {event!r}")
 
     def _see(self, name: str, event: Any) -> None:
@@ -146,12 +146,12 @@ class Checker:
 
     def _on_SubmitterParked(self, event: Any) -> None:
         if event.job.id in self.jobs and self.jobs[event.job.id].stage == "parked":
-            return  # One more submitter of the same key.
+            return  # Another submitter of the same key.
         record = self._meet(event.job, "parked")
         self._parked[record.id] = record
 
     def _wanting(self) -> int:
-        """Count those that have a slot or want one, but for jobs that come back at their time."""
+        """Count entries that have or want a slot, except jobs that return at their time."""
         fresh = (one for one in self.jobs.values() if one.stage == "waiting")
         return len(self.occupied) + sum(not one.delayed and not one.starts for one in fresh)
 
@@ -161,7 +161,7 @@ class Checker:
             record = self._meet(event.job, "waiting")
         if record.id in self._overtaken:
             self.fault("parked", f"{record.id} got in after one that came later")
-        # Whoever is leaving at this moment may be passed: it counts only if it gets in after all.
+        # A submitter that is leaving at this moment may be passed: it counts only if admitted.
         self._overtaken.update(
             one.id
             for one in self._parked.values()
@@ -279,10 +279,10 @@ class Checker:
     def _on_PoolDrained(self, _: Any) -> None:
         self._drained = True
 
-    # What user code sees
+    # Observations of user code
 
     def enter(self, job_id: str | None, call: Call) -> Attempt:
-        """Note that a body has begun."""
+        """Record that a body has begun."""
         record = self.jobs[str(job_id)]
         attempt = record.attempt
         if record.stage != "running" or attempt is None or attempt.begun:
@@ -295,7 +295,7 @@ class Checker:
         return attempt
 
     def leave(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        """Note that the code of an attempt is gone."""
+        """Record that the code of an attempt has ended."""
         attempt.gone = True
         attempt.gone_at = self._time()
         attempt.value = value
@@ -304,12 +304,12 @@ class Checker:
             self.occupied.pop(attempt, None)
 
     def offer(self, call: Call) -> Offer:
-        """Note that a call is submitted now."""
+        """Record that a call is submitted now."""
         self._offer = Offer(call)
         return self._offer
 
     def taken(self, call: Call, job_id: str) -> None:
-        """Note that a submit gave a ticket."""
+        """Record that a submit returned a ticket."""
         record = self.jobs.get(job_id)
         if record is None or record.stage == "parked":
             self.fault("resolution", f"ticket {job_id} stands for a job that was never accepted")
@@ -319,17 +319,17 @@ class Checker:
             self.fault("resolution", f"call #{call.number} got the ticket of another")
 
     def turned_away(self, offer: Offer) -> None:
-        """Note that a submit raised."""
+        """Record that a submit raised."""
         for record in self.jobs.values():
             if record.offer is offer and not offer.call.is_keyed:
                 self._parked.pop(record.id, None)
-                # If it got in just when its submitter gave up, the pool has to cancel it, unless
-                # it was over before.
+                # If it was admitted just when its submitter gave up, the pool has to cancel it,
+                # unless it was over before.
                 record.excused = True
                 record.held = record.stage == "over"
 
     def excuse(self, job_id: str) -> None:
-        """Note that somebody wants this job cancelled."""
+        """Record that this job is to be cancelled."""
         record = self.jobs.get(job_id)
         if record is not None:
             record.excused = True
@@ -337,7 +337,7 @@ class Checker:
     def hear(
         self, job_id: str, since: float, value: object, error: BaseException | None = None
     ) -> None:
-        """Note what somebody who awaited a ticket got."""
+        """Record the answer to a caller that awaited a ticket."""
         record = self.jobs[job_id]
         if record.final is None:
             self.fault("resolution", f"{job_id}: an outcome before its end: {error!r}")
@@ -348,7 +348,7 @@ class Checker:
         self._check_outcome(record, value, error)
 
     def look(self) -> None:
-        """Compare what the pool shows with what is known; between two steps of the pool."""
+        """Compare a snapshot with the known facts; between two steps of the pool."""
         if self.snapshot is None:
             return
         shown = self.snapshot()
@@ -427,7 +427,7 @@ class Checker:
         if attempt.gone or not attempt.begun:
             self.occupied.pop(attempt, None)
         limit = record.call.timeout
-        # A job that is told to stop has its grace instead of what is left of its timeout.
+        # A job that is asked to stop has its grace instead of the rest of its timeout.
         if (
             limit is not None
             and attempt.told != "cancel"
@@ -459,7 +459,7 @@ class Checker:
             case "cancelled":
                 itself = running and type(error).__name__ == "CancelledError"
                 stopped = self.deadline is not None and self._time() >= self.deadline - TINY
-                # A caller whose end takes its job along says so after the job has ended.
+                # A caller with cancel_with_caller reports its end after the job has ended.
                 record.excused = record.excused or itself or stopped
             case "expired":
                 if "expires" not in record.call.options:
@@ -489,7 +489,7 @@ class Checker:
     # The end
 
     def conclude(self, report: Any) -> None:
-        """Judge what is left when the pool is drained and everybody has been told."""
+        """Judge the rest when the pool is drained and every caller has its answer."""
         if self.open:
             self.fault("resolution", f"{self.open} callers were never told")
         for record in self.jobs.values():
@@ -499,7 +499,7 @@ class Checker:
             ran = record.stage == "over" and not cancelled
             if ran and not record.held and not record.call.is_keyed:
                 self.fault("orphan", f"{record.id} was accepted though its submit raised")
-            # A caller that was cancelled while it was parked took its job along as it got in.
+            # A caller that was cancelled while parked cancelled its job as that was admitted.
             left = not record.held and record.call.options.get("cancel_with_caller")
             if cancelled and not record.excused and not left:
                 self.fault("outcome", f"{record.id} was cancelled by nobody")

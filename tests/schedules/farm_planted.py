@@ -1,4 +1,4 @@
-"""Planted bugs of the farm: each is wrong in a way one could write, and was once."""
+"""Planted bugs of the farm: plausible faults, some of them real ones of the past."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _unsent(one: Any) -> bool:
 
 
 def stuck_forgotten() -> AbstractContextManager[None]:
-    """A worker that leaves does not wait for code whose job is over but which still runs."""
+    """A leaving worker does not wait for code that still runs after its job is over."""
 
     def wrong(_: Any) -> Any:
         return property(lambda one: bool(one._runner.running or _unsent(one)))
@@ -28,7 +28,7 @@ def stuck_forgotten() -> AbstractContextManager[None]:
 
 
 def late_claims_dropped() -> AbstractContextManager[None]:
-    """What was claimed while a worker stopped to claim is forgotten."""
+    """Jobs that were claimed while a worker stopped claiming are forgotten."""
 
     def wrong(right: Any) -> Any:
         def pass_on(one: Any, done: Any, answer: Any) -> None:
@@ -40,7 +40,7 @@ def late_claims_dropped() -> AbstractContextManager[None]:
 
 
 def letters_left() -> AbstractContextManager[None]:
-    """A worker that leaves does not look whether something lies in the mail."""
+    """A leaving worker does not check its mailbox."""
 
     def wrong(_: Any) -> Any:
         def is_over(one: Any) -> bool:
@@ -61,7 +61,7 @@ def stopped_is_cancelled() -> AbstractContextManager[None]:
 
 
 def askers_forgotten() -> AbstractContextManager[None]:
-    """A store thread that is closed does not answer those whose question was not begun."""
+    """A closed store thread does not answer calls that had not begun."""
 
     def wrong(right: Any) -> Any:
         def keep(thread: Any, task: Any, replies: Any = ()) -> None:

@@ -1,6 +1,6 @@
-"""Schedules of a whole farm: machines that come and go over one store, under virtual time.
+"""Schedules of a whole farm: machines that come and go over one store, in virtual time.
 
-Whatever happens, what was accepted ends exactly once, nothing is lost, and no cap is exceeded.
+Whatever happens, every accepted job ends exactly once, nothing is lost, and no cap is exceeded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.unit.durable.support import SharedStore, StoreApp
 MACHINES = 3
 STEPS = 30
 MAX_STEPS = 2_000_000
-CALM = 3_000.0  # virtual seconds in which everything must come to its end
+CALM = 3_000.0  # virtual seconds within which everything must end
 GOOD = """
 SELECT c.token, p.name, j.session FROM poolhand_claims c
 JOIN poolhand_pools p ON p.no = c.pool JOIN poolhand_jobs j ON j.seq = c.seq WHERE c.stuck = 0
@@ -40,11 +40,11 @@ CAPS = {"chat": 2, "narrow": 1, "fast": 2}
 
 
 class FarmFailed(AssertionError):
-    """A schedule broke a promise; the message begins with the seed that shows it."""
+    """A schedule broke a promise; the message begins with its seed."""
 
 
 class Body(Struct, frozen=True):
-    """How a job behaves. `stubborn`: for so many seconds it does not listen when it is stopped."""
+    """The behaviour of a job. `stubborn`: seconds for which it ignores a stop."""
 
     number: int
     kind: str = "sleep"
@@ -53,7 +53,7 @@ class Body(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """What a job returns: which one it was, and under which lease."""
+    """The result of a job: its number, and its lease."""
 
     number: int
     token: int
@@ -81,7 +81,7 @@ def run_farm(seed: int) -> Counter[str]:
 
 
 class FarmWorld:
-    """One schedule on its way."""
+    """One running schedule."""
 
     def __init__(self, runtime: SeededRuntime, seed: int) -> None:
         self.runtime = runtime
@@ -111,7 +111,7 @@ class FarmWorld:
         app.pool("fast", max_concurrent=CAPS["fast"], backpressure=fail_fast())
         retry = Retry(attempts=3, first=1.0)
 
-        # Not to be found by its name: a suspect must not be run in a real process here.
+        # Not findable by name: a suspect must not run in a real process here.
         async def work(body: Body) -> Ran:
             return await self.work(body)
 
@@ -128,7 +128,7 @@ class FarmWorld:
     def note(self, text: str) -> None:
         self.log.append(f"{self.runtime.monotonic():9.3f} {text}")
 
-    # What jobs do.
+    # The code of jobs.
 
     async def work(self, body: Body) -> Ran:
         token = fencing_token()
@@ -145,7 +145,7 @@ class FarmWorld:
         self.inside[token] = body
         good = {token: job for token, *job in self.store.query(GOOD)}
         if token not in good:
-            # Its lease was lost on the way: what it does counts for nothing, as it will be told.
+            # Its lease was lost meanwhile: its actions do not count, as it will be told.
             tokens.append(token)
             return
         if token <= max(tokens, default=0):
@@ -179,7 +179,7 @@ class FarmWorld:
             case "later" if attempt < 2:
                 raise RetryLater(3.0)
 
-    # What happens.
+    # Actions.
 
     async def run(self) -> None:
         steps = (
@@ -244,7 +244,7 @@ class FarmWorld:
         await self.hear_out(ticket)
 
     async def hear_out(self, ticket: Any) -> None:
-        """Wait for a ticket, through closed apps and outages, and compare it with the store."""
+        """Await a ticket, through closed apps and outages, and compare it with the store."""
         while True:
             try:
                 value = await ticket
@@ -297,7 +297,7 @@ class FarmWorld:
         self.seen["handed back"] += report.handed_back
 
     async def kill(self) -> None:
-        """End a machine: nothing of it is written any more, and its code is gone."""
+        """End a machine: nothing more is written by it, and its code is gone."""
         app = self.dice.choice(self.apps)
         self.note("killed")
         app.core.slot.abandon()
@@ -306,7 +306,7 @@ class FarmWorld:
             self.begin(self.drain(worker, 0))
 
     async def close(self) -> None:
-        """Close an app in good order, with its workers still at work."""
+        """Close an app normally while its workers run jobs."""
         app = self.dice.choice(self.apps)
         self.note("closed")
         await app.close()
@@ -315,7 +315,7 @@ class FarmWorld:
             self.begin(self.drain(worker, 0))
 
     async def expire_owner(self) -> None:
-        """Take an owner for dead that is not."""
+        """Count a live owner as dead."""
         with suppress(Unavailable):
             leases = [lease for lease in await self.store.leases() if not lease.expired]
             if leases:
@@ -337,10 +337,10 @@ class FarmWorld:
     async def clock(self) -> None:
         self.runtime.wall_offset += self.dice.choice([-3600.0, 3600.0])
 
-    # How it ends.
+    # The end.
 
     async def calm_down(self, runtime: SeededRuntime) -> None:
-        """Let everything come to its end."""
+        """Let everything end."""
         self.note("calm")
         while self.store.down:  # noqa: ASYNC110 - time has to pass
             await asyncio.sleep(1)
@@ -357,7 +357,7 @@ class FarmWorld:
             await worker.drain(0)
         for app in self.apps:
             await app.close()
-        # Code that outlived its machine is reaped by whoever comes next.
+        # Code that outlived its machine is reaped by the next process.
         async with self.machine():
             await asyncio.sleep(60)
 
@@ -396,7 +396,7 @@ class FarmWorld:
             self.faults.append(f"open: {id} is {job.status} under {one}")
         if job.status is Status.COMPLETED:
             ran = msgspec.json.decode(_body(job.result), type=Ran)
-            # Its key may have been that of one who never heard that it was taken.
+            # Its key may belong to a submit that never learned that it was accepted.
             if ran.number not in self.accepted.get(id, self.unknown) | self.unknown:
                 self.faults.append(f"result: {id} has that of {ran.number}")
             if ran.token != max(self.tokens[ran.number]):

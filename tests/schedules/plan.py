@@ -1,4 +1,4 @@
-"""A plan: one pool and what happens to it, all drawn from one seed before anything runs."""
+"""A plan: one pool and its operations, all drawn from one seed before anything runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICIES = (
 )
 PAIRS = tuple(product(STRATEGIES, POLICIES))
 
-# How an attempt ends. A plan never ends on a snooze: such a job would never end at all.
+# The end of an attempt. A plan never ends on a snooze: such a job would never end.
 ORDINARY = ("return", "return", "return", "fail", "fail", "give_up", "timeout_error")
 RUDE = ("exit", "interrupt", "cancelled", "stop", "stop_async", "generator_exit", "base")
 AGAIN = ("snooze", "later", "fail")
@@ -36,7 +36,7 @@ WORK = (0.0, 0.0, 0.02, 0.1, 0.25, 0.6, 1.5)
 KEYS = ("a", "b", "c")
 SESSIONS = ("s", "t")
 
-# The verbs that end in a submit come most often; the weights are counts.
+# Verbs that submit are the most frequent; the weights are counts.
 SUBMITS = ("submit", "submit", "submit_nowait", "submit_nowait", "run", "impatient")
 VERBS = (
     *SUBMITS * 4,
@@ -68,7 +68,7 @@ class Call:
 
     @property
     def is_keyed(self) -> bool:
-        """Tell whether it may stand for another call, or another for it."""
+        """Return whether it may replace another call, or another may replace it."""
         return "idempotency_key" in self.options
 
 
@@ -103,7 +103,7 @@ class Plan:
 
 
 def make_plan(seed: int) -> Plan:
-    """Draw a plan; neighbouring seeds go through all pairs of strategy and policy in turn."""
+    """Draw a plan; neighbouring seeds cover all pairs of strategy and policy in turn."""
     draw = Random(f"schedule {seed}")
     strategy, policy = PAIRS[seed % len(PAIRS)]
     bound = None if policy in ("unbounded", "fail_fast") else draw.randint(1, 4)
@@ -203,7 +203,7 @@ class _Calls:
         self._retry: Retry | None = pool.get("retry")
         self._timeout: float | None = pool.get("timeout")
         self._key = "tenant_id" if strategy == "fair by field" else "key"
-        # In half of the pools jobs have keys, in half sessions: both need company to matter.
+        # Half of the pools have keys, half have sessions: both need several jobs to matter.
         self._keyed = draw.random() < 0.5 or "max_per_key" in pool
         self._turns = draw.random() < 0.5
         self._count = 0
@@ -219,7 +219,7 @@ class _Calls:
         if place == "async" and depth < NESTING and draw.random() < 0.15:
             inner = tuple(self.make(depth + 1) for _ in range(draw.choice((1, 1, 2))))
         retry: Retry | None = options.get("retry", self._retry)
-        # A job that asks for a retry where no rule is given gets the usual four attempts.
+        # A job that raises RetryLater without a policy gets the default four attempts.
         asks = "later" in deeds or any(one.asks or one.is_keyed for one in inner)
         attempts = (4 if asks else 1) if retry is None else retry.attempts
         stubborn = draw.choice((0.02, 0.3, 2.0)) if draw.random() < 0.2 else 0.0

@@ -1,7 +1,6 @@
-"""Planted bugs: each replaces one method by a version that is wrong in a way one could write.
+"""Planted bugs: each replaces one method by a plausible wrong version.
 
-A schedule run inside `with PLANTED[name]():` must sooner or later fail; that it does shows what the
-checker is worth.
+A schedule inside `with PLANTED[name]():` must fail sooner or later: that proves the checker.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from poolhand.rules.queue.gates import KeyGates, Sessions
 
 @contextmanager
 def replaced(owner: type, name: str, wrong: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace a method for a while by what `wrong` makes of it."""
+    """Replace a method inside a block by the result of `wrong`."""
     right = getattr(owner, name)
     setattr(owner, name, wrong(right))
     try:
@@ -32,7 +31,7 @@ def replaced(owner: type, name: str, wrong: Callable[[Any], Any]) -> Iterator[No
 
 
 def lost_wake_up() -> AbstractContextManager[None]:
-    """A submitter that waits for a place is not told when a job starts and leaves its own."""
+    """A blocked submitter is not woken when a job starts and frees its place."""
 
     def wrong(right: Any) -> Any:
         def take_next(desk: Any, now: float) -> Any:
@@ -48,7 +47,7 @@ def lost_wake_up() -> AbstractContextManager[None]:
 
 
 def session_kept() -> AbstractContextManager[None]:
-    """A turn that is cancelled before it starts does not hand its session on."""
+    """A turn that is cancelled before its start does not release its session."""
 
     def wrong(right: Any) -> Any:
         def leave(sessions: Any, entry: Any) -> Any:
@@ -61,7 +60,7 @@ def session_kept() -> AbstractContextManager[None]:
 
 
 def first_waiter_only() -> AbstractContextManager[None]:
-    """Of several who await one job only the first is told that it is over."""
+    """Of several callers that await one job only the first is answered."""
 
     def wrong(_: Any) -> Any:
         def wake(work: Any) -> None:
@@ -91,7 +90,7 @@ def worker_killed() -> AbstractContextManager[None]:
 
 
 def waiting_forgotten() -> AbstractContextManager[None]:
-    """A job that comes back for a retry is not counted as waiting."""
+    """A job that returns for a retry is not counted as waiting."""
 
     def wrong(right: Any) -> Any:
         def give_back(desk: Any, entry: Any, opens_at: float, now: float) -> None:
@@ -104,7 +103,7 @@ def waiting_forgotten() -> AbstractContextManager[None]:
 
 
 def permit_leaked() -> AbstractContextManager[None]:
-    """A queued job that is cancelled or pushed out keeps the permit of its key."""
+    """A queued job that is cancelled or evicted keeps the permit of its key."""
 
     def wrong(_: Any) -> Any:
         def withdraw(gates: Any, entry: Any) -> None:
@@ -116,7 +115,7 @@ def permit_leaked() -> AbstractContextManager[None]:
 
 
 def shrinking_ignored() -> AbstractContextManager[None]:
-    """A pool that shrinks while its slots are busy goes on with as many as were busy then."""
+    """A pool that shrinks while its slots are busy keeps the number of busy slots."""
 
     def wrong(right: Any) -> Any:
         def resize(desk: Any, slots: int, now: float) -> None:

@@ -21,7 +21,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def run_batch(first: int) -> tuple[int, Counter[str], str]:
-    """Run a batch of seeds; return how many, what occurred, and the first failure."""
+    """Run a batch of seeds; return their number, what occurred, and the first failure."""
     seen: Counter[str] = Counter()
     for seed in range(first, first + BATCH):
         try:
@@ -36,7 +36,7 @@ def soak(minutes: float, jobs: int) -> int:
     began = said = time.monotonic()
     count = 0
     seen: Counter[str] = Counter()
-    # Forked workers would share the state of this process; spawned ones are as a test run is.
+    # Forked workers would share the state of this process; spawned ones match a test run.
     with multiprocessing.get_context("spawn").Pool(jobs) as workers:
         pending = deque(workers.apply_async(run_batch, (fresh(),)) for _ in range(2 * jobs))
         while pending:
@@ -60,7 +60,7 @@ def fresh() -> int:
 
 
 def replay(seed: int) -> int:
-    """Run one seed and tell everything that happens; return the exit code."""
+    """Run one seed and print every event; return the exit code."""
     trace: list[str] = []
     failure = ""
     try:

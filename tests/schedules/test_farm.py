@@ -15,9 +15,9 @@ from tests.schedules.farm_world import FarmFailed, run_farm
 CHUNKS = times(1, 4)
 SEEDS_PER_CHUNK = times(100, 150)
 MOST_SEEDS = 300
-RARE = {"stuck_forgotten": 247}  # where to begin to look for what few schedules meet
+RARE = {"stuck_forgotten": 247}  # the first seed for events that few schedules meet
 
-# What a schedule can run into. Some hundred of them that miss one of these prove too little.
+# Events of schedules. Some hundred schedules that miss one of these prove too little.
 MUST_OCCUR = (
     "JobSubmitted", "JobJoined", "JobStarted", "JobMarked", "JobRetried", "JobEnded", "LeaseLost",
     "OwnerReaped", "StoreTrouble", "SubmitterParked", "SubmitRefused", "SlotStuck", "SlotFreed",

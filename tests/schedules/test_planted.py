@@ -1,4 +1,4 @@
-"""Bugs that were put in on purpose are found: a checker that never fails would prove nothing."""
+"""Planted bugs are found: a checker that never fails would prove nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SEEDS = 2_000
 
 
 def find(seeds: range) -> tuple[int, str] | None:
-    """Return the first seed whose schedule fails, and what it says."""
+    """Return the first seed whose schedule fails, and its message."""
     for seed in seeds:
         try:
             run_schedule(seed)

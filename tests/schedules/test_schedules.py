@@ -1,4 +1,4 @@
-"""Thousands of seeded schedules: whatever happens to a pool, its promises hold."""
+"""Thousands of seeded schedules: the promises of a pool hold in all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.schedules.world import run_schedule
 SEEDS_PER_CHUNK = 1_000
 CHUNKS = SCHEDULES // SEEDS_PER_CHUNK
 
-# What a schedule can run into. A thousand of them that miss one of these prove too little.
+# Events of schedules. A thousand schedules that miss one of these prove too little.
 MUST_OCCUR = (
     "JobSubmitted", "JobStarted", "JobMarked", "JobRetried", "JobEnded", "SubmitterParked",
     "SubmitRefused", "SlotStuck", "SlotFreed", "DeadlockFound", "PoolResized", "PoolPaused",

@@ -1,4 +1,4 @@
-"""Runs a plan: bodies that behave as planned, callers, and the driver that takes the steps."""
+"""Runs a plan: bodies that behave as planned, callers, and the driver of the steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS = count()
 
 
 class ScheduleFailed(AssertionError):
-    """A schedule broke a promise; the message begins with the seed that shows it."""
+    """A schedule broke a promise; the message begins with its seed."""
 
 
 def run_schedule(
@@ -57,7 +57,7 @@ def run_schedule(
 
 
 class World:
-    """One schedule on its way."""
+    """One running schedule."""
 
     def __init__(self, runtime: SeededRuntime, plan: Plan, trace: list[str] | None) -> None:
         self.watch = Checker(plan, runtime.loop.time)
@@ -74,7 +74,7 @@ class World:
         options = dict(plan.options)
         if plan.on_dead:
             options["on_dead"] = self.told_plainly if plan.on_dead == "plain" else self.told
-        # A name of its own: a schedule that fails may leave its pool behind.
+        # A name of its own: a failing schedule may leave its pool behind.
         self.pool = Pool(f"schedule-{next(NUMBERS)}", runtime=runtime, **options)
         self.grace: float = options["cancel_grace"]
 
@@ -104,7 +104,7 @@ class World:
     # Steps
 
     def take(self, step: Step) -> None:
-        """Take one step; what may have to wait goes on in a task of its own."""
+        """Take one step; a step that may wait continues in its own task."""
         call, pool, watch = step.call, self.pool, self.watch
         match step.verb:
             case "submit":
@@ -158,7 +158,7 @@ class World:
         return task
 
     def spawn_now(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run to its end what never waits; what waits after all is a fault."""
+        """Run to its end what never waits; a wait is a fault."""
         try:
             work.send(None)
         except StopIteration as done:
@@ -215,7 +215,7 @@ class World:
         self.tickets.append(ticket)
 
     async def hear(self, ticket: Ticket[Any], *, inside: bool = False) -> Any:
-        """Await a ticket and tell the checker what came; inside of a job, raise it too."""
+        """Await a ticket and report the answer to the checker; inside a job, raise it too."""
         watch, since = self.watch, self.time()
         watch.open += 1
         try:
@@ -304,7 +304,7 @@ class World:
     # The end
 
     async def calm_down(self) -> None:
-        """Let everything come to its end by itself."""
+        """Let everything end by itself."""
         self.watch.paused = False
         if not self.is_stopped():
             self.pool.resume()
@@ -313,7 +313,7 @@ class World:
             self.watch.fault("hang", f"{self.pool.size()} jobs, {self.watch.open} callers wait")
 
     async def settle(self, seconds: float) -> None:
-        """Wait until every task of ours is done and no code of any job is left."""
+        """Wait until every task of the schedule is done and no code of any job is left."""
         until = self.time() + seconds
         while (tasks := [task for task in self.tasks if not task.done()]) and self.time() < until:
             await asyncio.wait(tasks, timeout=until - self.time())
@@ -332,7 +332,7 @@ class World:
         return {job.id[11:16]: job.stage for job in jobs if job.stage != "over"}
 
     async def probe(self) -> None:
-        """Fill every slot of the calm pool once: none may have been lost."""
+        """Fill every slot of the idle pool once: none may have been lost."""
         size = self.watch.size
         together = asyncio.Event()
         inside: list[str | None] = []

@@ -1,4 +1,4 @@
-"""What tests of commands have in common."""
+"""Fixtures of the command tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in an empty folder, with no setting in the environment."""
+    """Change into an empty folder, without settings in the environment."""
     monkeypatch.chdir(tmp_path)
     for name in ("POOLHAND_STORE", "POOLHAND_APP"):
         monkeypatch.delenv(name, raising=False)

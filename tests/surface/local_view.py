@@ -1,7 +1,7 @@
-"""A program with a farm and its view on one terminal: what `poolhand work --tui` does.
+"""A program with a farm and its view on one terminal, as `poolhand work --tui`.
 
 It writes the farm's record, stops when the view or a signal says so or the view has ended, and
-tells in a file how.
+writes to a file how it ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def main(url: str, at_once: bool) -> str:
         await store.put([Put(f"{FARMS}{FARM}", write(replace(farm, state=FarmState.STOPPING)))])
     if how == ["graceful"]:
         how.append(await quits.get())
-    # Tasks that a farm starts while it is shown, and after that, begin when their turn comes.
+    # Tasks that a farm starts, while it is shown and after that, must not be eager.
     if how != ["early"] and loop.get_task_factory() is not None:
         how.append("eagerly")
     view.end()

@@ -1,4 +1,4 @@
-"""The HTTP example serves agents as its callers expect: in process, and as a server of its own."""
+"""The HTTP example: in process, and as a server of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = httpx2.Response
 
 
 class Door:
-    """Agents that wait behind it until it is opened, and the pool they are in."""
+    """Holds agents until it is opened, and the pool they are in."""
 
     def __init__(self, workers: int, queue: int) -> None:
         self.open = asyncio.Event()
@@ -63,7 +63,7 @@ class Door:
 async def serving(
     monkeypatch: pytest.MonkeyPatch, pool: AgentPool, **lifespan: Any
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the application, which is entered and left as a server does it."""
+    """A client of the application, which is started and stopped as by a server."""
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     app = import_module("agent_api").create_app(pool, **lifespan)
     transport = httpx2.ASGITransport(app=app)
@@ -229,14 +229,14 @@ async def test_an_application_leaves_no_task_behind_and_can_start_again(
 
 
 class Server:
-    """The example as a process, with what it writes."""
+    """The example as a process, with its output."""
 
     def __init__(self, process: Process, address: str) -> None:
         self.process = process
         self.client = httpx2.AsyncClient(base_url=address, timeout=SECONDS)
 
     async def busy(self) -> None:
-        """Wait until an agent is at work."""
+        """Wait until an agent is running."""
         health: dict[str, Any] = {}
         while not health.get("utilization"):
             health = (await self.client.get(HEALTH)).json()
@@ -249,7 +249,7 @@ class Server:
 
 
 async def address(process: Process) -> str:
-    """Wait until the server says where it listens."""
+    """Wait until the server prints its address."""
     assert process.stderr is not None
     while line := (await process.stderr.readline()).decode():
         if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line):

@@ -29,14 +29,14 @@ SPELLED = "\\x1b[31m[red]x\\x07\\nnew line\\u202e"
 
 
 class Desk:
-    """A store, what happens to it, and the command line on it."""
+    """A store, actions on it, and the command line."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._times = 0
 
     def do(self, act: Callable[[World], Awaitable[T]]) -> T:
-        """Let something happen to the store."""
+        """Run an action on the store."""
 
         self._times += 1
 
@@ -62,7 +62,7 @@ class Desk:
         return run(*words, "--store", self.url, code=code)
 
     def json(self, *words: str, code: int = 0) -> Any:
-        """Run a command and read its output, which is JSON and nothing else."""
+        """Run a command and parse its output, which must be only JSON."""
         return json.loads(self.run(*words, "--json", code=code).stdout)
 
 
@@ -75,7 +75,7 @@ def run(*words: str, code: int = 0) -> Result:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in an empty folder, with no setting in the environment."""
+    """Change into an empty folder, without settings in the environment."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for name in ("POOLHAND_STORE", "POOLHAND_APP"):
@@ -362,7 +362,7 @@ def test_the_audit_log_shows_its_end_or_goes_on_from_a_number(desk: Desk) -> Non
     assert f"pool_submit  chat  {ids[4]}  user  priority 0" in row
 
 
-# Whoever wrote it
+# Text of others
 
 
 def test_text_of_others_is_shown_as_text(desk: Desk) -> None:
@@ -403,7 +403,7 @@ def test_json_of_hostile_text_is_whole(desk: Desk) -> None:
     assert result.stdout.replace("\n", "").isprintable()
 
 
-# What is kept stays as an operator left it
+# Commands do not change what an operator left
 
 
 def test_acts_are_kept_in_the_file(desk: Desk) -> None:
@@ -444,7 +444,7 @@ def test_what_is_no_dead_letter_is_not_dropped(desk: Desk) -> None:
 def test_a_misspelt_variable_is_warned_of_by_commands_that_look_at_a_store(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each process warns once of a variable, and all stores are tried in this one.
+    # Each process warns once of a variable, and all stores are tested in this one.
     name = f"POOLHAND_STOR_{desk.url.partition(':')[0].upper()}"
     monkeypatch.setenv(name, "sqlite:///x.db")
     told = desk.run("jobs", "list").stderr

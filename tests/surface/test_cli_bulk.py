@@ -1,4 +1,4 @@
-"""The commands that find jobs by time and user, name them briefly, and cancel many at once."""
+"""The commands that find jobs by time and user, shorten ids, and cancel many jobs at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error and every answer has the exit code that scripts may rely on."""
+"""Every error and every answer has the exit code that scripts rely on."""
 
 from __future__ import annotations
 

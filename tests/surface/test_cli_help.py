@@ -1,4 +1,4 @@
-"""Finding one's way in the commands: help, examples, versions, and words with a typo."""
+"""Help, examples, versions, and hints for typos."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(*words: str, code: int = 0) -> Result:
 
 
 def leaves() -> Iterator[tuple[str, ...]]:
-    """Give the words of every command that does something."""
+    """Yield the words of every command."""
     context = typer.Context(GROUP)
     for name in GROUP.list_commands(context):
         command = GROUP.get_command(context, name)
@@ -127,7 +127,7 @@ def test_help_imports_nothing_that_only_commands_need(words: list[str]) -> None:
     assert HEAVY & set(ran.stderr.split()) == set()
 
 
-# Nonsense
+# Wrong calls
 
 ARGUMENTS = {
     ("pools", "resize"): ["x", "3"],
@@ -141,7 +141,7 @@ WITHOUT_A_STORE = (("help",), ("version",), ("config",), ("work",))
 
 
 def words_for(leaf: tuple[str, ...]) -> list[str]:
-    """Return a call of a command with all that it must have."""
+    """Return a call of a command with all its required arguments."""
     if leaf in ARGUMENTS:
         return [*leaf, *ARGUMENTS[leaf]]
     usage = run(*leaf, "--help").stdout.splitlines()[0]
@@ -172,7 +172,7 @@ def test_a_store_that_is_none_is_one_line_and_the_code_of_the_guide(
     url = f"sqlite:///{junk}" if store == "junk" else store.format(folder=tmp_path)
     result = CliRunner().invoke(app, [*words_for(leaf), "--store", url], prog_name="poolhand")
     told = result.stderr or result.stdout
-    # What the doctor finds is no error of the doctor; making a store is what migrate is for.
+    # A finding of the doctor is not an error of the doctor; migrate is meant to make a store.
     allowed = {"doctor": codes | {1}, "migrate": codes | {0}}.get(leaf[0], codes)
     assert result.exit_code in allowed, f"{told}{result.exception!r}"
     assert result.exception is None or isinstance(result.exception, SystemExit)

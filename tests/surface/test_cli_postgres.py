@@ -1,4 +1,4 @@
-"""The commands on a PostgreSQL server: what they leave alone, what they find, what they hide."""
+"""The commands on a PostgreSQL server: what they do not change, what they find, what they hide."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def desk(schema: str) -> Desk:
 
 @pytest.fixture
 def role(postgres: PostgresServer) -> Iterator[str]:
-    """Give a user who may connect, and nothing else."""
+    """Return a user who may connect, and nothing else."""
     postgres.query("CREATE ROLE clerk LOGIN", postgres.url)
     yield "clerk"
     postgres.query("DROP OWNED BY clerk; DROP ROLE clerk", postgres.url)
@@ -72,7 +72,7 @@ def name_of(url: str) -> str:
 
 @contextmanager
 def held(url: str, *statements: str) -> Iterator[int]:
-    """Hold a transaction open in which this was done; give the number of its process."""
+    """Hold a transaction open in which this was done; yield the pid of its backend."""
     with asyncio.Runner() as runner:
 
         async def begin() -> tuple[Any, int]:
@@ -86,7 +86,7 @@ def held(url: str, *statements: str) -> Iterator[int]:
         try:
             yield pid
         finally:
-            # Its end is waited for, which that of a connection is not.
+            # Wait for its end: closing a connection does not.
             runner.run(connection.execute("ROLLBACK"))
             runner.run(connection.close())
 
@@ -98,7 +98,7 @@ async def check(url: str) -> None:
 
 
 def found(desk: Desk, code: int = 0) -> dict[str, dict[str, Any]]:
-    """Return what the doctor finds, by the name of the check."""
+    """Return the findings of the doctor, by the name of the check."""
     findings = desk.json("doctor", code=code)["findings"]
     assert all(one["fix"] for one in findings if one["level"] != "ok")
     return {one["check"]: one for one in findings}
@@ -108,7 +108,7 @@ def wrong(findings: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, one in findings.items() if one["level"] == "WRONG"}
 
 
-# What is left alone
+# What is not changed
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -155,7 +155,7 @@ def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
         "audit", "clock", "store", "leases", "jobs", "schedule", "sessions",
     ]  # fmt: skip
     levels = {name: one["level"] for name, one in found(desk).items()}
-    # This server of the tests is quicker than it is safe.
+    # The server of the tests is faster than it is safe.
     assert {name for name, level in levels.items() if level != "ok"} == {"safety"}
 
 
@@ -334,7 +334,7 @@ def test_a_server_that_is_down_is_told_and_found(own_postgres: PostgresServer) -
     desk.run("jobs", "list")
 
 
-# What is hidden, and what is wrong with a URL
+# Masked passwords, and wrong URLs
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, ["doctor"], ["migrate", "--check"]], ids=" ".join)

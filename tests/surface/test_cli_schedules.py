@@ -29,7 +29,7 @@ def run(url: str, *words: str, code: int = 0) -> Result:
 
 
 async def work(url: str, scheduled: bool) -> None:
-    """Work until every schedule has been seen."""
+    """Run a worker until every schedule has been seen."""
     made = App(url)
     ran = asyncio.Event()
 
@@ -65,7 +65,7 @@ def test_schedules_are_listed_with_what_is_next(url: str) -> None:
 
 
 async def work_once(url: str, *ids: str) -> list[str]:
-    """Work until these jobs are over; return what their task was called with."""
+    """Run a worker until these jobs are over; return the arguments of their calls."""
     made = App(url)
     ran: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What the command line writes: text as text, whoever wrote it, and JSON that is only JSON."""
+"""The output of commands: text of others as plain text, and JSON that is only JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOSTILE = [
 
 
 class Terminal(StringIO):
-    """A place to write to that says it is a terminal."""
+    """An output that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -42,7 +42,7 @@ class Terminal(StringIO):
 
 @contextmanager
 def terminal(columns: int) -> Iterator[Terminal]:
-    """A terminal of that width, without colours, in place of the output."""
+    """Replace the output by a terminal of that width, without colours."""
     made = Terminal()
     with redirect_stdout(made), pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", str(columns))
@@ -79,7 +79,7 @@ def test_hostile_text_is_spelled_out_on_a_terminal(text: str) -> None:
 
 @given(st.dictionaries(st.text(), st.text() | st.integers(-(2**63), 2**63)))
 def test_json_is_whole_and_steers_no_terminal(value: dict[str, str | int]) -> None:
-    # A lone surrogate is no text that a store could give back.
+    # A lone surrogate is not text that a store could return.
     plain = {k: v for k, v in value.items() if _encodes(k) and (isinstance(v, int) or _encodes(v))}
     out = StringIO()
     with redirect_stdout(out):

@@ -1,4 +1,4 @@
-"""Sessions and what jobs tell, on the command line."""
+"""Sessions and events of jobs on the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def job(url: str) -> str:
-    """Let three sessions talk; return the id of the last turn."""
+    """Run turns of three sessions; return the id of the last turn."""
     made = App(url)
 
     @made.agent(name="chat", retry=None)

@@ -1,4 +1,4 @@
-"""Commands whose output or input is not what they can use: told in one line, the code is right."""
+"""Commands with unusable output or input: one line of error, and the right exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def sent(streams: str, *words: str | bytes, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command whose streams are sent elsewhere by a shell."""
+    """Run a command whose streams are redirected by a shell."""
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {streams}', "sh", *COMMAND, *words],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Which store is meant, and how it is: settings, migrate, doctor, version; and real processes."""
+"""Choosing and checking a store: settings, migrate, doctor, version; and real processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GONE_PID = 2**22 + 1
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, with no setting in the environment."""
+    """Change into an empty folder, without settings in the environment."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -256,7 +256,7 @@ def test_a_file_that_is_no_store_yet_is_told_and_left_alone(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return what is in the files of a folder, but those in which SQLite notes who is reading."""
+    """Return the contents of the files of a folder, except those that SQLite uses for readers."""
     files = (file for file in folder.iterdir() if file.is_file())
     return {f.name: f.read_bytes() for f in files if not f.name.endswith(("-wal", "-shm"))}
 
@@ -554,7 +554,7 @@ def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def in_terminal(*words: str) -> str:
-    """Run a command whose output and errors are a terminal; return what it wrote there."""
+    """Run a command on a terminal; return its output."""
     parent, child = pty.openpty()
     variables = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
     with subprocess.Popen([*COMMAND, *words], stdout=child, stderr=child, env=variables) as process:
@@ -572,7 +572,7 @@ def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
     except OSError:
-        # How Linux says that nobody has the other end any more.
+        # Linux's error for a terminal whose other end is closed.
         return b""
 
 

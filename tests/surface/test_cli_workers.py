@@ -83,7 +83,7 @@ def put_down(desk: Desk, *records: FarmRecord) -> None:
 
 @pytest.fixture
 def supervised(desk: Desk, tmp_path: Path) -> Callable[..., Any]:
-    """Give a farm that answers, beside the commands of the test, from a store of its own."""
+    """Return a farm that answers requests beside the commands of the test, from its own store."""
 
     @contextmanager
     def farm(
@@ -133,7 +133,7 @@ def test_help_names_every_command_in_one_line_and_shows_an_example() -> None:
         assert "--json" in help
 
 
-# Seeing
+# Views
 
 
 def test_workers_are_listed_with_farms_that_have_none_and_those_without_a_farm(desk: Desk) -> None:
@@ -247,7 +247,7 @@ def test_a_snapshot_shows_what_runs_and_what_failed(
     assert f"; last trouble, 2h05m ago: {SPELLED}\n" in listed.stderr
 
 
-# Steering
+# Control
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_on_a_terminal_it_is_asked_whether_a_whole_farm_is_meant(
 
 
 def _all_of(terminal: int) -> str:
-    """Read what was written to a terminal whose other end is closed, and close it."""
+    """Read the output of a terminal whose other end is closed, and close it."""
     with open(terminal, "rb", buffering=0) as file, suppress(OSError):
         written = b""
         while part := file.read(10_000):

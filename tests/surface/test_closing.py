@@ -1,4 +1,4 @@
-"""The line that a live view leaves when it has closed."""
+"""The line that a live view prints when it has closed."""
 
 from __future__ import annotations
 

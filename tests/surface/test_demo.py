@@ -1,4 +1,4 @@
-"""The demo as its users run it: in a terminal, in a pipe, interrupted, killed, called wrongly."""
+"""The demo: in a terminal, in a pipe, interrupted, killed, called wrongly."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ STEERING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 pytestmark = pytest.mark.slow
-# Each takes a round of the demo; farms and commands hold the same promises in tests/system.
+# Each takes a round of the demo; tests/system covers the same promises for farms and commands.
 IN_FULL = pytest.mark.full
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of this process without those that tell programs how to paint."""
+    """The environment of this process without variables that control colours."""
     painting = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TERM"}
     kept = {name: value for name, value in os.environ.items() if name not in painting}
     return {**kept, "PYTHONWARNINGS": "default", **more}
@@ -60,7 +60,7 @@ def run(*command: str, limit: float = SECONDS) -> subprocess.CompletedProcess[st
 
 @contextmanager
 def started(*flags: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo while it runs, its output in a pipe; ended in any case."""
+    """The running demo with its output in a pipe; always ended."""
     pipe = subprocess.PIPE
     command = [*DEMO, *flags]
     with subprocess.Popen(
@@ -81,7 +81,7 @@ def read_until(stream: IO[str] | None, pattern: str) -> str:
 
 
 def ask(store: str, *words: str) -> Any:
-    """What a command of poolhand says of a store."""
+    """Return what a command of poolhand prints about a store."""
     done = run(sys.executable, "-m", "poolhand", *words, "--store", store, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -95,7 +95,7 @@ def jobs_in(store: str) -> list[dict[str, Any]]:
 
 
 def balance(output: str) -> Counter[str]:
-    """The figures of the line that accounts for every job, which must be right."""
+    """Return the figures of the line that accounts for every job, after checking them."""
     (line,) = [line for line in output.splitlines() if line.startswith("accepted ")]
     figures = Counter({name: int(count) for name, count in re.findall(r"(\w+) (\d+)", line)})
     ends = ("completed", "failed", "cancelled", "rejected", "expired", "waiting")
@@ -113,7 +113,7 @@ class Once(NamedTuple):
     store: str
 
     def headlines(self) -> list[str]:
-        """What is told beside the line of every second."""
+        """Return the lines besides the one of every second."""
         return re.findall(r"^ *[\d.]+ s  \* (.+)$", self.output, re.MULTILINE)
 
     def find(self, pattern: str) -> re.Match[str]:
@@ -130,7 +130,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, habit: str) -> tuple[str, str]:
-    """Tenant and session of the one turn that has this habit."""
+    """Return tenant and session of the one turn with this habit."""
     flags, plan = stage(monkeypatch, "flags", "plan")
     sessions = plan.make_round(flags.parse(["--once", *QUICK]), 1)
     (found,) = [one for one in sessions for turn in one.turns if turn.habit is plan.Habit[habit]]
@@ -165,7 +165,7 @@ def test_the_store_holds_what_the_summary_says(once: Once) -> None:
 
 def test_jobs_of_a_killed_process_are_taken_back_by_the_other_and_end(once: Once) -> None:
     pid = once.find(r"\* worker 2, pid (\d+), is killed by SIGKILL")[1]
-    # Told by whoever took them back, which may be the next process before anybody listens to it.
+    # Reported by the process that reclaimed them, which may be the next one before it is read.
     told = re.search(rf"\* pid {pid} is gone; the (\d+) jobs? it ran go on", once.output)
     held = 1 if told is None else int(told[1])
     once.find(r"\* worker 3, pid \d+, takes jobs from the same file")
@@ -280,12 +280,12 @@ def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> 
         gone = os.pidfd_open(second)
         read_until(demo.stdout, r" [1-9]\d* queued")
         demo.kill()
-    # The process beside it ends by itself when there is nobody left to tell.
+    # The second process ends by itself when the demo is gone.
     assert select.select([gone], [], [], SECONDS)[0]
     os.close(gone)
     before = jobs_in(store)
     assert not all(Status(job["status"]).terminal for job in before)
-    # A short round of its own: beside what it finds, it is as long as the machine is busy.
+    # A short round: with its findings it takes as long as the machine is busy.
     few = ["--sessions", "12", "--seconds", "2", "--speed", "3", "--slots", "4"]
     done = run(*DEMO, "--once", *few, "--store", store, limit=3 * SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
@@ -298,7 +298,7 @@ def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> 
 
 
 def marked(mark: str) -> set[str]:
-    """The living processes that were started with this variable, or by one that was."""
+    """Return the live processes that were started with this variable, and their children."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -313,7 +313,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     with started(*QUICK, "--store", store, MARK=mark) as demo:
         read_until(demo.stdout, "completed at attempt 2")
-        assert len(marked(mark)) > 2  # itself, who tracks its resources, and a process slot
+        assert len(marked(mark)) > 2  # itself, its resource tracker, and a process slot
         demo.send_signal(signal.SIGINT)
         output, errors = demo.communicate(timeout=SECONDS)
     assert (demo.returncode, errors) == (0, "")
@@ -327,7 +327,7 @@ def test_it_ends_quietly_when_nobody_reads_any_more(tmp_path: Path) -> None:
         assert demo.stdout is not None
         demo.stdout.close()
         assert demo.stderr is not None
-        # Its processes have it, too: it is at its end when the last of them is gone.
+        # Its children have the pipe, too: it ends when the last of them is gone.
         assert demo.stderr.read() == ""
         assert demo.wait(SECONDS) == -signal.SIGPIPE
 
@@ -389,7 +389,7 @@ def test_without_rich_it_says_what_to_install() -> None:
 
 
 def in_a_terminal(*flags: str, columns: int, rows: int) -> tuple[int, str]:
-    """Run the demo in a terminal of this size; return its exit code and all it wrote."""
+    """Run the demo in a terminal of this size; return its exit code and its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     env = environment(TERM="xterm-256color")
@@ -412,12 +412,12 @@ def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
     except OSError:
-        # What Linux says when the other side has closed.
+        # Linux's error when the other side has closed.
         return b""
 
 
 def frames(written: str) -> list[list[str]]:
-    """The pictures of the live view, as lines of plain text."""
+    """Return the frames of the live view, as lines of plain text."""
     painted = written.partition("\x1b[?1049h")[2].partition("\x1b[?1049l")[0]
     pictures = [STEERING.sub("", frame) for frame in painted.split("\x1b[H")]
     return [frame.split("\r\n") for frame in pictures if frame.strip()]
@@ -448,15 +448,15 @@ def test_the_live_view_shows_tenants_processes_a_death_and_news(tmp_path: Path) 
     for text in (*always, f"export POOLHAND_STORE={store}", str(tmp_path / "agents.db")):
         assert any(text in picture for picture in pictures), text
     died = next(n for n, picture in enumerate(pictures) if re.search(r"─ killed ─", picture))
-    # Not the line that tells of it: that may have scrolled away between two pictures.
+    # Not the headline: it may have scrolled away between two frames.
     taken_back = re.compile(r"[1-9]\d* jobs? recovered")
-    # One job kills a process of its own, perhaps before: what counts is what is seen after it.
+    # One job kills its own process, perhaps before; only frames after it count.
     assert any(taken_back.search(picture) for picture in pictures[died:])
     assert "worker 3, pid" in pictures[-1]
 
 
 def stage(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Any]:
-    """The modules of the demo, found where its script finds them."""
+    """Import the modules of the demo, found where its script finds them."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return [import_module(f"stage.{name}") for name in names]
 
@@ -495,7 +495,7 @@ class World:
         self.read(id, "outcome", status=status, error=None)
 
     def paint(self) -> str:
-        """One picture of the live view on paper: whatever steers a terminal would show."""
+        """Render one frame of the live view as text: control characters would be visible."""
         paper = Console(file=StringIO(), width=160, height=45, color_system=None)
         with paper.capture() as capture:
             paper.print(self.screens.Screen(self.state, paper).compose(160, 45))

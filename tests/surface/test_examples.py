@@ -1,4 +1,4 @@
-"""Every example that ends by itself runs twice in one folder: users do."""
+"""Every example that ends by itself runs twice in one folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# How each is started to be over soon, with its files in the folder it is started in.
+# How to start each so that it ends soon, with its files in the working folder.
 ENDING = {
     "demo.py": (
         *("--once", "--sessions", "30", "--seconds", "2", "--speed", "6", "--slots", "4"),

@@ -1,4 +1,4 @@
-"""The ladder: one small program climbs from memory to a server by changing only the URL."""
+"""One small program runs from memory to a server by changing only the URL."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def main() -> None:
 asyncio.run(main())
 """
 RESULT = "[['bees', 'bees'], ['ants'], ['wasps', 'wasps', 'wasps']] ['moths']\n"
-# What asyncio says in its development mode about a turn of the loop on a busy machine.
+# asyncio's debug message about a slow iteration of the loop on a busy machine.
 SLOW_TURN = re.compile(r"^Executing <.*> took \d+\.\d+ seconds\n", re.MULTILINE)
 
 
 def run(folder: Path, url: str) -> tuple[str, str, int]:
-    """Run the program over that store, as its users do; return what it printed and its end."""
+    """Run the program over that store; return its output and its exit code."""
     script = folder / "program.py"
     script.write_text(PROGRAM.replace("memory://", url), encoding="utf-8")
     found = subprocess.run(
@@ -57,7 +57,7 @@ def test_the_program_is_no_more_than_a_dozen_lines() -> None:
 
 @pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def kept(request: pytest.FixtureRequest) -> str:
-    """Give the URL of a store that outlives a program."""
+    """Return the URL of a store that outlives a program."""
     if request.param == "sqlite":
         return "sqlite:///agents.db"
     url: str = request.getfixturevalue("schema")

@@ -42,7 +42,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def with_a_farm(desk: Desk) -> str:
-    """Let a farm run a job, and another job wait; return the id of the first."""
+    """Run a job with a farm while another job waits; return the id of the first."""
 
     async def happen(world: World) -> str:
         id = await world.add("agents.fetch")
@@ -165,7 +165,7 @@ def test_the_view_works_on_a_terminal_and_leaves_it_as_it_was(desk: Desk, tmp_pa
         pane.sees("search 'fetch' · 1")
 
         def opened() -> bool:
-            # The first one leaves the search; one that comes with it would, too.
+            # The first key leaves the search; a second one sent with it would, too.
             pane.press("Enter")
             return f"job {id}" in pane.text and "● running" in pane.text
 

@@ -45,7 +45,7 @@ SECONDS = 20
 
 
 class Screen:
-    """A terminal on which a view is shown, and a person at its keys."""
+    """A terminal with a view, and a keyboard."""
 
     def __init__(self, app: FarmApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -64,7 +64,7 @@ class Screen:
         await self.pilot.press(*keys)
 
     async def until(self, found: Callable[[], object]) -> None:
-        """Wait until something is so."""
+        """Wait until the condition holds."""
         try:
             async with asyncio.timeout(SECONDS):
                 while not found():
@@ -91,14 +91,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def viewed(
     world: World, size: tuple[int, int] = (120, 40), **options: Any
 ) -> AsyncIterator[Screen]:
-    """Show the view of a world, which looks five times a second."""
+    """Show the view of a world, which polls five times a second."""
     app = FarmApp(world.operator, by="anna", every=0.2, runtime=world.runtime, **options)
     async with app.run_test(size=size) as pilot:
         yield Screen(app, pilot)
 
 
 async def tell(world: World, id: str, *told: tuple[str, Any]) -> None:
-    """Write what a job tells, as its worker does."""
+    """Write the events of a job, as its worker does."""
     lines = [
         LogLine(events_of(id), kind, msgspec.json.encode({"attempt": 1, "data": data}))
         for kind, data in told
@@ -106,7 +106,7 @@ async def tell(world: World, id: str, *told: tuple[str, Any]) -> None:
     await world.store.append(lines)
 
 
-# What is seen
+# The screen
 
 
 async def test_farms_and_workers_are_seen_and_how_they_are(world: World) -> None:
@@ -145,7 +145,7 @@ async def test_the_newest_jobs_are_below_the_workers_and_keys_act_on_them(world:
     async with viewed(world) as screen:
         await screen.sees(f"{FARM}.1", "Newest jobs", id, "no worker serves")
         assert screen.text.index(f"{FARM}.1") < screen.text.index(id)
-        # Without the cursor on a job, none is meant.
+        # Without the cursor on a job, no job is selected.
         await screen.press("c")
         await screen.sees("select a job first")
         await screen.press("tab", "enter")
@@ -314,7 +314,7 @@ async def test_every_view_fits_its_terminal_and_others_after_a_resize(
         await screen.sees("failed, dead", id[-3:], "ValueError: no", "t view  / search")
 
 
-# What jobs say
+# Text of jobs
 
 
 async def test_a_job_that_is_opened_shows_what_it_tells_while_it_runs(world: World) -> None:
@@ -388,7 +388,7 @@ async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
         await clean()
 
 
-# Choosing
+# Filters
 
 
 async def test_jobs_are_searched_by_what_is_typed_and_escape_shows_all_again(world: World) -> None:
@@ -424,7 +424,7 @@ async def test_jobs_are_chosen_by_state_and_by_pool(world: World) -> None:
         await screen.sees("jobs: all · pool chat · 1", waiting)
 
 
-# Acting
+# Actions
 
 
 async def test_a_dead_job_is_run_again_and_the_line_below_says_so(world: World) -> None:
@@ -648,7 +648,7 @@ async def test_a_record_that_is_only_late_does_not_end_the_view(world: World) ->
         await ended(screen)
 
 
-# Trouble
+# Problems
 
 
 async def test_a_store_that_goes_away_is_told_and_found_again(own_postgres: PostgresServer) -> None:

@@ -1,4 +1,4 @@
-"""A real terminal: a pane of tmux, on a server of its own."""
+"""A real terminal: a pane of tmux, on its own tmux server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 40.0
 
 
 class Pane:
-    """A program on a terminal, and a person at its keys."""
+    """A program on a terminal, and its keyboard."""
 
     def __init__(self, program: Path, socket: Path) -> None:
         self._command = [str(program), "-f", "/dev/null", "-S", str(socket)]
@@ -29,7 +29,7 @@ class Pane:
         return done.stdout
 
     def press(self, *keys: str) -> None:
-        """Press keys, by their names; a word is typed."""
+        """Press keys by name; other words are typed."""
         subprocess.run([*self._command, "send-keys", *keys], timeout=20, check=True)
 
     @property
@@ -39,11 +39,11 @@ class Pane:
 
     @property
     def is_alternate(self) -> bool:
-        """Whether a program has the whole screen."""
+        """Return whether a program uses the alternate screen."""
         return self.tmux("display-message", "-p", "#{alternate_on}").strip() == "1"
 
     def until(self, found: Callable[[], object], what: str) -> None:
-        """Wait until something is so; tmux, asked again and again, takes a while each time."""
+        """Wait until the condition holds; each query of tmux takes a while."""
         end = monotonic() + SECONDS
         while not found():
             assert monotonic() < end, f"{what} never came:\n{self.text}"
@@ -55,7 +55,7 @@ class Pane:
 
 @contextmanager
 def terminal(command: Sequence[str], columns: int = 120, rows: int = 40) -> Iterator[Pane]:
-    """Run a command on a terminal; when it has ended, its code is on the screen."""
+    """Run a command on a terminal; when it has ended, its exit code is on the screen."""
     program = find_tmux()
     line = f"{shlex.join(command)}; echo ended with $?; exec cat"
     # The folder of a test has too long a name for a socket.
@@ -69,7 +69,7 @@ def terminal(command: Sequence[str], columns: int = 120, rows: int = 40) -> Iter
 
 
 def find_tmux() -> Path:
-    """Return where tmux is; whoever asks needs it."""
+    """Return the path of tmux; requesting it requires it."""
     folders = map(Path, os.environ.get("PATH", "").split(os.pathsep))
     try:
         return find_programs("tmux", ["tmux"], folders, "apt-get install tmux")["tmux"]

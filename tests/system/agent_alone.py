@@ -1,6 +1,6 @@
-"""An agent that kills its process twice, so that it runs in one of its own, and then does its work.
+"""An agent that kills its process twice, so that it runs in a process of its own, then works.
 
-All that it asks and tells there goes through its parent.
+Its requests and events go through the parent process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places for farms."""
+"""Folders and stores for farms."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.system.farmhouse import Yard
 
 @pytest.fixture
 def yard(tmp_path: Path) -> Yard:
-    """Give a place for farms over a file."""
+    """Return a place for farms over a file."""
     return Yard(tmp_path)
 
 
 @pytest.fixture
 def server_yard(tmp_path: Path, schema: str) -> Yard:
-    """Give a place for farms over a server, where one that stands still holds no lock."""
+    """Return a place for farms over a server: a suspended farm holds no lock there."""
     return Yard(tmp_path, schema)
 
 
 @pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 def any_yard(request: pytest.FixtureRequest, tmp_path: Path) -> Yard:
-    """Give a place for farms over each kind of store, which others have used before."""
+    """Return a place for farms over each kind of store, used by others before."""
     url = None if request.param == "sqlite" else request.getfixturevalue("schema")
     yard = Yard(tmp_path, url)
     use_url(yard.url)

@@ -1,7 +1,7 @@
-"""An agent of five steps and two tools that is killed at one place, once, for each of its jobs.
+"""An agent of five steps and two tools that is killed once at one place, for each of its jobs.
 
-What is done outside is written to a file that nobody else writes to. Started again, the program
-goes on with the places of which it has not told the outcome.
+Outside effects are written to a file. Started again, the program continues with the places
+whose outcome it has not reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def die_at(place: str, wanted: str) -> None:
 
 
 def note(file: Path, line: object) -> None:
-    # Written at once, behind all that was written before.
+    # One write: appended at once.
     fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, json.dumps(line).encode() + b"\n")
     os.close(fd)

@@ -1,7 +1,7 @@
-"""One of several processes with the same schedules; each run of a job is a line outside the store.
+"""One of several processes with the same schedules; each run is a line in a file.
 
-Its wall clock is that of the machine and what a file says, in seconds, which a test may change at
-any time. One that is `mortal` kills itself between the submit of a moment and the note of it.
+Its wall clock is that of the machine plus the seconds in a file, which a test may change at any
+time. A `mortal` process kills itself between the submit of a moment and its record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINES, OFFSET = Path(FOLDER) / "lines", Path(FOLDER) / "offset"
 
 
 class Moved(Runtime):
-    """A machine whose clock somebody moves."""
+    """A runtime whose wall clock the test moves."""
 
     def wall(self) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=float(OFFSET.read_text()))

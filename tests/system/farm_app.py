@@ -1,7 +1,7 @@
-"""The app of the farms that tests start; what its jobs do is told in a file, line by line.
+"""The app of the farms in tests; its jobs report to a file, line by line.
 
-`FARM_STORE` says where its jobs are kept, `FARM_STORY` which file that is, `FARM_WARM_UP` which
-hook a worker has to go through, `FARM_GATE` a file that has to be there for it.
+`FARM_STORE` is the URL of the store, `FARM_STORY` that file, `FARM_WARM_UP` the warm-up of a
+worker, and `FARM_GATE` a file that the warm-up waits for.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from poolhand import App, Retry, current_job
 
-LATER = 0.02  # seconds between two looks at a file
+LATER = 0.02  # seconds between two checks for a file
 HELD: list[bytearray] = []
 
 
 def tell(what: str, *more: object) -> None:
-    """Add a line to the story; lines of many processes do not mix."""
+    """Append a line to the file; lines of many processes do not mix."""
     line = " ".join(map(str, (what, os.getpid(), *more)))
     story = os.open(os.environ["FARM_STORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(story, f"{line}\n".encode())
@@ -50,7 +50,7 @@ async def pause(seconds: float) -> None:
             await asyncio.Event().wait()
 
 
-# What jobs do
+# The jobs
 
 
 async def note(number: int) -> int:
@@ -63,7 +63,7 @@ async def fail(text: str) -> None:
 
 
 async def spill() -> object:
-    """Return what no store can keep."""
+    """Return a value that no store can keep."""
     return object()
 
 
@@ -74,7 +74,7 @@ async def nap(seconds: float) -> None:
 
 
 async def hold(gate: str) -> None:
-    """Run until a file is there."""
+    """Run until a file exists."""
     begin("hold")
     while not Path(gate).exists():  # noqa: ASYNC240 - another process makes it
         await pause(LATER)
@@ -82,7 +82,7 @@ async def hold(gate: str) -> None:
 
 
 async def cling(gate: str) -> None:
-    """Run until a file is there, and do not let go when asked to."""
+    """Run until a file exists, and ignore cancellations."""
     begin("cling")
     while not Path(gate).exists():  # noqa: ASYNC240
         with suppress(asyncio.CancelledError):
@@ -91,7 +91,7 @@ async def cling(gate: str) -> None:
 
 
 def occupy(gate: str) -> None:
-    """Hold a thread until a file is there."""
+    """Hold a thread until a file exists."""
     begin("occupy")
     while not Path(gate).exists():
         Event().wait(LATER)
@@ -99,7 +99,7 @@ def occupy(gate: str) -> None:
 
 
 def compute(gate: str) -> None:
-    """Hold a process until a file is there."""
+    """Hold a process until a file exists."""
     begin("compute")
     while not Path(gate).exists():
         Event().wait(LATER)
@@ -107,7 +107,7 @@ def compute(gate: str) -> None:
 
 
 async def block(gate: str) -> None:
-    """Hold the event loop until a file is there."""
+    """Block the event loop until a file exists."""
     begin("block")
     while not Path(gate).exists():  # noqa: ASYNC240
         Event().wait(LATER)
@@ -115,7 +115,7 @@ async def block(gate: str) -> None:
 
 
 async def hold_interpreter() -> None:
-    """Let no other thread of this process run; the first attempt only."""
+    """Hold the GIL, so that no other thread of this process runs; first attempt only."""
     begin("interpreter")
     job = current_job()
     if job is not None and job.attempts == 1 and not job.crashes:
@@ -124,13 +124,13 @@ async def hold_interpreter() -> None:
 
 
 async def crash() -> None:
-    """Die with the whole process."""
+    """Kill its whole process."""
     begin("crash")
     os._exit(7)
 
 
 async def keep_company(gate: str) -> None:
-    """Run until a file is there, and have made a process that has all open files of this one."""
+    """Run until a file exists; before, fork a process that has all open files of this one."""
     begin("company")
     company = os.fork()
     if not company:
@@ -142,7 +142,7 @@ async def keep_company(gate: str) -> None:
 
 
 async def babble() -> None:
-    """Say what is no word where the worker speaks with its supervisor, the first time."""
+    """Write an invalid message to the supervisor, the first time."""
     begin("babble")
     job = current_job()
     if job is not None and not job.crashes:
@@ -151,7 +151,7 @@ async def babble() -> None:
 
 
 async def eat(megabytes: int) -> None:
-    """Have more memory, for as long as the process lives."""
+    """Use more memory for as long as the process lives."""
     begin("eat")
     HELD.append(bytearray(os.urandom(1024)) * (1024 * megabytes))
 
@@ -167,7 +167,7 @@ async def shout(text: str) -> None:
 
 
 async def shout_when(gate: str) -> None:
-    """Wait for a file, and write much."""
+    """Wait for a file, and write much output."""
     begin("shout")
     while not Path(gate).exists():  # noqa: ASYNC240
         await pause(LATER)
@@ -177,7 +177,7 @@ async def shout_when(gate: str) -> None:
 
 
 def paint(text: str) -> None:
-    """Write what steers terminals and looks like lines of others, in every way there is."""
+    """Write control characters and forged lines, in every way there is."""
     begin("paint")
     print(f"\x1b[2J{text} printed\n2026-01-01 00:00:00,000 INFO farm stopped farm=forged")  # noqa: T201
     sys.stdout.buffer.write(f"\x1b[3J{text} in bytes\n".encode())
@@ -189,7 +189,7 @@ def paint(text: str) -> None:
 
 
 def add_to(app: App) -> dict[str, Any]:
-    """Make tasks of all that jobs do."""
+    """Register all jobs as tasks."""
     for pool in ("default", "other"):
         app.pool(pool, max_concurrent=1000)
     tasks: dict[str, Any] = {
@@ -221,7 +221,7 @@ def add_to(app: App) -> dict[str, Any]:
 
 
 async def come_up() -> None:
-    """Be ready when a file is there."""
+    """Be ready when a file exists."""
     tell("warming")
     while not Path(os.environ["FARM_GATE"]).exists():  # noqa: ASYNC240
         await pause(LATER)
@@ -229,7 +229,7 @@ async def come_up() -> None:
 
 
 def come_up_blocking() -> None:
-    """Be ready when a file is there, and let nothing else be done meanwhile."""
+    """Be ready when a file exists, and block the process until then."""
     tell("warming")
     while not Path(os.environ["FARM_GATE"]).exists():
         Event().wait(LATER)
@@ -237,14 +237,14 @@ def come_up_blocking() -> None:
 
 
 def insist() -> None:
-    """Be ready if a file is there."""
+    """Be ready if a file exists."""
     tell("warming")
     if not Path(os.environ["FARM_GATE"]).exists():
         raise LookupError("the larder is empty")
 
 
 def refuse() -> None:
-    """Die before anybody is ready, unless a file is there."""
+    """Exit before any worker is ready, unless a file exists."""
     tell("warming")
     if not Path(os.environ["FARM_GATE"]).exists():
         os._exit(9)

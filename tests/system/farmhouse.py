@@ -1,6 +1,6 @@
-"""A farm in processes of its own, as `poolhand work` runs it, seen from outside.
+"""A farm in its own processes, as `poolhand work` runs it, seen from outside.
 
-Tests wait for lines of its log, for its record in the store, or for what its jobs tell.
+Tests wait for lines of its log, for its record in the store, or for reports of its jobs.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tests.system import farm_app
 
 T = TypeVar("T")
 
-LIMIT = 40.0  # seconds after which what should have happened is not waited for any more
+LIMIT = 40.0  # seconds after which a wait gives up
 APP = "tests.system.farm_app:app"
 QUICK = {
-    # As usual: on a busy machine a thread may get no turn for a second, and is not dead.
+    # The default: on a busy machine a live thread may not run for a second.
     "HEARTBEAT_INTERVAL_S": "1.0",
     "SCALE_CHECK_INTERVAL_S": "0.1",
     "SCALE_DOWN_COOLDOWN_S": "0.5",
@@ -48,7 +48,7 @@ _FIELD = re.compile(r"(\w+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S+)")
 
 
 def until(found: Callable[[], T | None], what: str, limit: float = LIMIT) -> T:
-    """Look until there is something to be seen, and return it."""
+    """Repeat a check until it returns something, and return that."""
     pause, ends_at = Event(), time.monotonic() + limit
     while True:
         value = found()
@@ -59,7 +59,7 @@ def until(found: Callable[[], T | None], what: str, limit: float = LIMIT) -> T:
 
 
 class Line:
-    """A line of a log: what is told, and its fields."""
+    """A line of a log: its title and its fields."""
 
     def __init__(self, match: re.Match[str]) -> None:
         self.title: str = match["text"]
@@ -77,7 +77,7 @@ class Line:
 
 
 class Yard:
-    """A store, the story that its jobs tell, and farms that run them."""
+    """A store, the file that its jobs report to, and farms that run them."""
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
@@ -87,11 +87,11 @@ class Yard:
         self.gate = folder / "gate"
 
     def farm(self, *words: str, app: str = APP, **settings: object) -> Farm:
-        """Start a farm; flags as words, settings by their names."""
+        """Start a farm; flags as text, settings by name."""
         log = self.folder / f"log-{len(list(self.folder.glob('log-*')))}"
         made = {name.upper(): str(value) for name, value in settings.items()}
         environment = {
-            # As it is for most: output waits in a buffer unless somebody sees to it.
+            # As usual, output is buffered: without PYTHONUNBUFFERED.
             **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
             **{f"POOLHAND_{name}": value for name, value in {**QUICK, **made}.items()},
             **{name: value for name, value in made.items() if name.startswith("FARM_")},
@@ -114,7 +114,7 @@ class Yard:
 
     @contextmanager
     def running(self, *words: str, **settings: Any) -> Iterator[Farm]:
-        """Run a farm for the time of a block; nothing of it is left behind."""
+        """Run a farm inside a block; all its processes end with the block."""
         farm = self.farm(*words, **settings)
         try:
             yield farm
@@ -138,11 +138,11 @@ class Yard:
         return asyncio.run(main())
 
     def submit(self, task: str, *calls: Any, **options: Any) -> list[str]:
-        """Submit a task, once for each of these arguments; return the ids."""
+        """Submit a task once for each of these arguments; return the ids."""
 
         async def act(app: App, tasks: dict[str, Any]) -> list[str]:
             chosen = tasks[task].with_options(**options) if options else tasks[task]
-            # Without arguments: once, for a task that takes none.
+            # No arguments: one call of a task without parameters.
             arguments: list[tuple[Any, ...]] = [(call,) for call in calls] or [()]
             tickets = await chosen.submit_many(arguments)
             return [ticket.id for ticket in tickets]
@@ -150,7 +150,7 @@ class Yard:
         return self.do(act)
 
     def ask(self, question: Callable[[Operator], Awaitable[T]]) -> T:
-        """Ask an operator, who only looks and acts: no job is taken back by this process."""
+        """Ask an operator, who only looks and acts: this process reaps no job."""
 
         async def main() -> T:
             runtime = Runtime()
@@ -167,7 +167,7 @@ class Yard:
         return self.ask(lambda operator: operator.farms())
 
     def counts(self) -> dict[Status, int]:
-        """Count jobs by status, but none of those that others have in the store."""
+        """Count jobs by status, without jobs that were in the store before."""
 
         async def look(operator: Operator) -> dict[Status, int]:
             others = Counter(await operator.count(Filter(pool=STRANGER)))
@@ -181,7 +181,7 @@ class Yard:
         return found
 
     def until_done(self, count: int, status: Status = Status.COMPLETED) -> None:
-        """Wait until so many jobs have ended like that."""
+        """Wait until so many jobs have ended with that status."""
 
         async def look(operator: Operator) -> None:
             async with asyncio.timeout(LIMIT):
@@ -190,10 +190,10 @@ class Yard:
 
         self.ask(look)
 
-    # What jobs tell
+    # Reports of jobs
 
     def told(self, *words: str) -> list[list[str]]:
-        """Return the lines that begin with a word, and whose third begins with the second."""
+        """Return the lines with this first word; a second word is a prefix of their third."""
         lines = [line.split() for line in self.story.read_text().splitlines()]
         what, name = words[0], words[1] if len(words) > 1 else ""
         return [one for one in lines if one[0] == what and (not name or one[2].startswith(name))]
@@ -239,7 +239,7 @@ class Farm:
             raise AssertionError(f"{error} in\n{self.text}") from None
 
     def until_ready(self, count: int = 1) -> list[int]:
-        """Wait until so many workers were ready, in all; return the pids of all that started."""
+        """Wait until so many workers were ready in all; return the pids of all that started."""
         self.until_line("process ready", count)
         return self.pids
 
@@ -255,7 +255,7 @@ class Farm:
         os.kill(self.pid, number)
 
     def ended(self, limit: float = LIMIT) -> int:
-        """Wait until it has ended by itself; return the exit code."""
+        """Wait until the farm has ended by itself; return the exit code."""
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -266,7 +266,7 @@ class Farm:
         return self.ended()
 
     def clear(self) -> None:
-        """End all that is left of it."""
+        """Kill all processes that are left."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -286,7 +286,7 @@ class Farm:
 
 
 def state_of(pid: int) -> str:
-    """Return the letter for the state of a process; an empty text: it is gone."""
+    """Return the state letter of a process; an empty text means that it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -294,7 +294,7 @@ def state_of(pid: int) -> str:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that a process has started and that are there, dead or alive."""
+    """Return the child processes of a process, including zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

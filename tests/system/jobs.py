@@ -1,4 +1,4 @@
-"""Jobs that run in children, which import them from here."""
+"""Jobs that run in child processes, which import this module."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def colour(new: str) -> str:
     return before
 
 
-# Errors and results, some of which cannot travel
+# Errors and results, some of which cannot be sent
 
 
 class Quota(Exception):
@@ -55,14 +55,14 @@ class Quota(Exception):
 
 
 class TwoParts(Exception):
-    """An error that can be packed and not be made again."""
+    """An error that can be pickled and not unpickled."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")
 
 
 class Shy:
-    """A value that can be packed and not be made again."""
+    """A value that can be pickled and not unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _refuse, ()
@@ -99,7 +99,7 @@ def return_shy() -> Shy:
     return Shy()
 
 
-# Jobs that end badly, or not
+# Jobs that fail or never end
 
 
 def exit_now(code: int) -> None:
@@ -135,7 +135,7 @@ def fail_once(path: str, error: BaseException) -> int:
 
 
 class Picky(Exception):
-    """An error that can be sent and not be made again."""
+    """An error that can be sent and not rebuilt."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(first)
@@ -150,18 +150,18 @@ def snooze_once(path: str) -> int:
     return fail_once(path, Snooze(0.0))
 
 
-# Jobs that tell a test where they are; see `Wire` there
+# Jobs that report to a test; see `Wire` there
 
 
 def report(wire: str, *pids: int) -> int:
-    """Tell the test the pid of this process, and others."""
+    """Report the pid of this process, and others, to the test."""
     with Path(wire, "news").open("w") as news:
         news.write(" ".join(map(str, (os.getpid(), *pids))) + "\n")
     return os.getpid()
 
 
 def hold(wire: str) -> int:
-    """Work until the test lets go."""
+    """Work until the test releases it."""
     report(wire)
     with Path(wire, "leave").open("rb", buffering=0) as leave:
         leave.read(1)
@@ -185,13 +185,13 @@ def be_stubborn(wire: str) -> None:
 
 
 def hold_interpreter(wire: str) -> None:
-    """Never stop, nor let another thread of this process run."""
+    """Never stop, and let no other thread of this process run."""
     report(wire)
     re.match(r"(a+)+$", "a" * 200 + "b")
 
 
 def be_stubborn_with_company(wire: str) -> None:
-    """Never stop, and have started a program that does not stop either."""
+    """Never stop, after starting a program that does not stop either."""
     company = subprocess.Popen(["sleep", "1000"])
     report(wire, company.pid)
     signal.pause()
@@ -207,7 +207,7 @@ def leave_fork_behind(wire: str) -> None:
 
 
 def fork_and_return(text: str) -> str:
-    """Fork, and return in both: the fork has no right to answer."""
+    """Fork, and return in both: the fork must not answer."""
     if os.fork() == 0:
         return "the fork"
     return text
@@ -225,14 +225,14 @@ def leave_running() -> int:
 
 
 class Sealed(Exception):
-    """An error that lets nobody write on it."""
+    """An error whose attributes cannot be set."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise TypeError("sealed")
 
 
 class Odd(Exception):
-    """An error with a mind of its own."""
+    """An error whose `with_traceback` raises."""
 
     def with_traceback(self, trace: object) -> Exception:  # type: ignore[override]
         raise RuntimeError("not with me")

@@ -1,7 +1,7 @@
-"""One of several processes that share a PostgreSQL store: it does everything at once, by a seed.
+"""One of several processes that share a PostgreSQL store: random actions by a seed.
 
-What it runs is told in a file outside of the store, line by line: `begin` is written after a claim
-was committed and `end` before its outcome is, so that two intervals that overlap there did so.
+Its runs are lines in a file outside of the store: `begin` is written after the commit of a claim
+and `end` before that of its outcome, so intervals that overlap there did overlap.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Hand:
         os.write(self.story, f"{what} {' '.join(map(str, words))}\n".encode())
 
     async def act(self, number: int) -> None:
-        """Do one thing or the other."""
+        """Do one random action."""
         chosen = self.random.choices(
             (self.submit, self.work, self.give_up, self.look, self.count, self.keep_house),
             (5, 8, 1, 1, 1, 1),
@@ -138,7 +138,7 @@ class Hand:
         await self.store.read(AUDIT, limit=10)
 
     async def count(self, name: str) -> None:
-        """Count on one document with all others."""
+        """Increment one document together with all other processes."""
         while True:
             found = await self.store.get_document(COUNTER)
             value, version = (b"0", 0) if found is None else found
@@ -154,7 +154,7 @@ class Hand:
         await self.store.pause(pool, False, self.name)
 
     async def finish(self) -> None:
-        """Work until nothing is left that could be done."""
+        """Work until no job is left."""
         while True:
             await self.store.promote()
             await self.work("last")
@@ -165,7 +165,7 @@ class Hand:
 
 
 def take_part(url: str, story: Path, name: str, seed: int, rounds: int) -> None:
-    """Do so many things, and work beside it until all jobs of everybody are over."""
+    """Do so many actions, and work beside it until all jobs of all processes are over."""
 
     async def main() -> None:
         hand = Hand(url, story, name, seed)

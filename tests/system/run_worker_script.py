@@ -1,6 +1,6 @@
 """A script that submits without a loop, then works until it is stopped.
 
-Its jobs are over when its standard input is closed.
+Its jobs end when its standard input is closed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ async def main() -> None:
         submits = (talk.submit(f"{NAME}-{number}") for number in range(COUNT))
         jobs = await wait(await asyncio.gather(*submits), LIMIT)
         assert all(job.status == "completed" for job in jobs)
-        # Until nobody needs it any more.
+        # Stay until the test closes standard input.
         await asyncio.to_thread(sys.stdin.read)
 
 

@@ -1,7 +1,7 @@
-"""A process that shares a pool: it does what it is told on its standard input, until that ends.
+"""A process that shares a pool and obeys lines on its standard input until that ends.
 
-Every job tells that it began on the pipe that all of them were given, waits for the gate, and notes
-its begin and its end in a file that nobody else writes to.
+Every job reports its begin on a pipe that all share, waits for the gate, and writes its begin and
+its end to a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app = App("memory://")
 def note(what: str, fd: int) -> None:
     job = current_job()
     assert job is not None
-    # Written at once, behind all that others have written.
+    # One write: appended at once.
     os.write(fd, f"{what} {job.id} {os.getpid()} {fencing_token()}\n".encode())
 
 
@@ -74,7 +74,7 @@ def answer(value: Any) -> None:
 
 async def main() -> None:
     place = {"scope": "tenant", "scope_id": "acme", "store": URL}
-    # With one attempt, what a crash interrupts would run again in a child, which has no pipe.
+    # With one attempt, an interrupted job would run again in a child, which has no pipe.
     rules: dict[str, Any] = {**place, "retry": Retry(attempts=3)}
     async with Pool("research", max_concurrent=int(CAP), drain_timeout=0, **rules) as pool:
         answer("ready")

@@ -1,4 +1,4 @@
-"""A worker that comes to a store for a few seconds; run in a time namespace of its own."""
+"""A worker that joins a store for a few seconds; run in its own time namespace."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from poolhand import App
 
-STAY = 2.5  # seconds: it looks for the dead, and for what is due, more than once
+STAY = 2.5  # seconds: it checks for dead owners and due jobs more than once
 
 
 class Crew:
-    """An app whose jobs write down that they were started, and where."""
+    """An app whose jobs record that they were started, and where."""
 
     def __init__(self, url: str, story: Path) -> None:
         self.app = App(url)

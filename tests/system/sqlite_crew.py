@@ -1,7 +1,7 @@
 """One of several processes that share the file of a SQLite store: it submits, then it works.
 
-What it does is told in a file outside of the store, line by line: `begin` is written after a claim
-was committed and `end` before its outcome is, so that two intervals that overlap there did so.
+Its actions are lines in a file outside of the store: `begin` is written after the commit of a claim
+and `end` before that of its outcome, so intervals that overlap there did overlap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.store import SqliteStore
 
 SLOTS = 8
-LONGEST_PAUSE = 0.2  # seconds after which it looks again, hints may be lost
+LONGEST_PAUSE = 0.2  # seconds between polls: hints may be lost
 
 
 class Hand:
@@ -87,7 +87,7 @@ class Hand:
         return [Change(lifecycle.complete(one.job, b"", at, 0.0), one.token) for one in claims]
 
     async def pause(self) -> None:
-        """Wait until somebody has done something."""
+        """Wait until another process has changed something."""
         try:
             async with asyncio.timeout(LONGEST_PAUSE):
                 await self.heard.wait()
@@ -96,7 +96,7 @@ class Hand:
 
 
 def take_part(path: Path, story: Path, name: str, jobs: Sequence[Job], total: int) -> None:
-    """Submit some jobs, and work beside it until all jobs of everybody are over."""
+    """Submit some jobs, and work beside it until all jobs of all processes are over."""
 
     async def main() -> None:
         hand = Hand(path, story, name)

@@ -1,4 +1,4 @@
-"""A process that writes to a store's file and says on its output what was committed.
+"""A process that writes to the file of a store and prints what was committed.
 
 python sqlite_writer.py <what> <path> [argument]
 """
@@ -19,7 +19,7 @@ from poolhand.stores.sql import migrations
 from poolhand.stores.sqlite import place as wal
 from poolhand.stores.sqlite.file import StoreFile
 
-LARGE = 1200 * 4096  # bytes: more pages than the log is left to grow to
+LARGE = 1200 * 4096  # bytes: more pages than the log may grow to
 
 
 def say(*words: object) -> None:
@@ -45,14 +45,14 @@ def noted(connection: sqlite3.Connection) -> list[int]:
 
 
 async def acknowledge(file: StoreFile, _: str) -> None:
-    """Write a little, much, and a little again; say each number when it is committed."""
+    """Write a little, much, and a little again; print each number when it is committed."""
     for number in range(1, 12):
         await file.write(note(number, LARGE if number in (4, 8) else 10))
         say(number)
 
 
 async def count(file: StoreFile, groups: str) -> None:
-    """Add 1 to two tallies many times, by reading and writing them, and tell everybody."""
+    """Add 1 to two tallies many times, by reading and writing them, and notify all processes."""
 
     def op(connection: sqlite3.Connection) -> None:
         (a,) = connection.execute("SELECT a FROM tally").fetchone()
@@ -78,7 +78,7 @@ async def stop(file: StoreFile, _: str) -> None:
 
 
 async def attempt(name: str, act: Awaitable[object]) -> None:
-    """Say how an act went."""
+    """Print how an action ended."""
     try:
         await act
     except PoolhandError as error:
@@ -102,7 +102,7 @@ async def under_faults(file: StoreFile, fault: str) -> None:
 
 
 async def at_a_limit(file: StoreFile, _: str) -> None:
-    """Write more than a process may write to one file, then with the limit lifted."""
+    """Write more than a process may write to one file, then again with the limit lifted."""
     await file.write(note(1))
     least = LARGE // 2
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -131,7 +131,7 @@ async def fork(file: StoreFile, _: str) -> None:
 
 
 async def orphan(file: StoreFile, _: str) -> None:
-    """Leave a fork behind that was made in the middle of a write, and die in it."""
+    """Leave a fork that was made in the middle of a write, and die in it."""
 
     def op(connection: sqlite3.Connection) -> None:
         note(1)(connection)
@@ -147,8 +147,8 @@ async def orphan(file: StoreFile, _: str) -> None:
 
 
 async def denied(path: str) -> None:
-    """Open a file as somebody who may not write there."""
-    # Read before: somebody else may not be allowed to do that either.
+    """Open a file as a user who may not write there."""
+    # Read first: the other user may not be allowed to read them.
     migrations.steps()
     if os.getuid() == 0:
         os.setgid(65534)
@@ -161,7 +161,7 @@ async def main(what: str, path: str, argument: str = "") -> None:
         await denied(path)
         return
     if what == "count":
-        # Often, as it is where that meets a commit that a file would be damaged.
+        # Checkpoint often: a checkpoint that meets a commit could damage the file.
         wal.WORTH_WHILE = 20
     file = StoreFile(path, Runtime())
     await file.open()

@@ -1,7 +1,7 @@
-"""A job that streams, and somebody who reads it, each in a process of its own.
+"""A job that streams, and a reader, each in a process of its own.
 
-What was read is a file of lines of the same length, one for each event, so that its size says how
-far the reader is; the job does not run far ahead of it.
+The reader writes one line of fixed length for each event, so the size of its file is its position;
+the job does not run far ahead of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent under suspicion runs in a process of its own, and has there what it has elsewhere."""
+"""A suspect agent runs in a process of its own, with the same abilities as elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_state_steps_tools_and_events_reach_their_store_from_there(
     for _ in range(2):
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    # Before it stands what is logged of the two that were killed.
+    # The lines before it are log lines about the two killed processes.
     told = json.loads(done.stderr.splitlines()[-1])
     assert told["own"]
     assert (told["found"]["sum"], told["found"]["number"]) == (6, 5)

@@ -1,8 +1,8 @@
-"""A process that dies in the middle of a checkpoint: for others the file is as good as before.
+"""A process that dies during a checkpoint: other processes find the file intact.
 
 A checkpoint copies pages from the log to the file. A kill leaves the first pages copied, in the
 order of their numbers; a crash of the machine may leave any of them. Until it is done, the file
-alone is a mixture of two moments, and only file and log together are whole.
+alone is a mixture of two moments, and only file and log together are consistent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 
 class Process:
-    """A process of the crew that answers every line with one."""
+    """A process of the crew that answers every line with a line."""
 
     def __init__(self, role: str, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -65,7 +65,7 @@ class Process:
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[tuple[Process, Process]]:
-    """Two processes: one that has the file open all the time, one that opens it later."""
+    """Two processes: one that always has the file open, one that opens it later."""
     both = Process("crew"), Process("crew")
     yield both
     for process in both:
@@ -86,7 +86,7 @@ def late(processes: tuple[Process, Process]) -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def victims() -> Iterator[Process]:
-    """A process that forks others, which the disk kills in the middle of a checkpoint."""
+    """A process that forks others, which the disk kills during a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             library = preload(HERE / "disk.c", Path(folder))
@@ -99,7 +99,7 @@ def victims() -> Iterator[Process]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder in memory where there is one: how a process dies does not need a disk."""
+    """Return a folder in memory if there is one: these deaths do not need a disk."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -119,7 +119,7 @@ def logged(path: Path) -> dict[int, bytes]:
 
 
 def copy_pages(path: Path, pages: dict[int, bytes]) -> None:
-    """Do a part of a checkpoint, then no more; this process has the file not open otherwise."""
+    """Do a part of a checkpoint and stop; this process does not have the file open otherwise."""
     with open(path, "r+b") as file:
         for number, content in pages.items():
             file.seek((number - 1) * PAGE)
@@ -133,14 +133,14 @@ def clock_page(path: Path) -> int:
 
 
 def schema_pages(path: Path) -> set[int]:
-    """Return the pages of the list of tables, but for page 1."""
+    """Return the pages of the schema table, except page 1."""
     with closing(sqlite3.connect(path)) as other:
         found = "SELECT pageno FROM dbstat WHERE name = 'sqlite_schema' AND pageno > 1"
         return {number for (number,) in other.execute(found)}
 
 
 def make_file(path: Path, process: Process) -> Path:
-    """Make a store with tables of a user that read like a clock: VACUUM puts one in its place."""
+    """Make a store with user tables that read like a clock: VACUUM puts one in its place."""
     process("open", path)
     process("put", "first")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -156,18 +156,18 @@ def make_file(path: Path, process: Process) -> Path:
 
 
 def grow(path: Path) -> None:
-    """Change nothing beside what stores write."""
+    """Change nothing besides what stores write."""
 
 
 def alter(path: Path) -> None:
-    """Change the list of tables, as a migration or a user does."""
+    """Change the schema table, as a migration or a user does."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY, text TEXT)")
         other.execute("CREATE INDEX by_text ON mine (text)")
 
 
 def vacuum(path: Path) -> None:
-    """Give every table other pages: where the clock was is something else then."""
+    """Move every table to other pages: the page of the clock then holds something else."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA wal_autocheckpoint = 0")
         other.execute("VACUUM")
@@ -189,7 +189,7 @@ def chains(kinds: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def expect_whole(path: Path, expected: set[str], *processes: Process) -> None:
-    """Check that every document is there, for all who have the file open and for later ones."""
+    """Check that every document is there, for stores that are open and for later ones."""
     for process in processes:
         for keys in process("keys"):
             assert set(keys) >= expected
@@ -205,7 +205,7 @@ def expect_whole(path: Path, expected: set[str], *processes: Process) -> None:
 
 
 def by_kind(path: Path, old_clock: int) -> dict[str, dict[int, bytes]]:
-    """Return the pages in the log, by what was or is in them."""
+    """Return the pages in the log, by their past and present content."""
     kinds = dict.fromkeys(schema_pages(path), TABLES)
     kinds |= {1: FIRST, old_clock: OLD_CLOCK, clock_page(path): CLOCK}
     found: dict[str, dict[int, bytes]] = {}
@@ -281,7 +281,7 @@ def test_a_process_killed_in_a_checkpoint_is_no_exchange(
         late("open", path)
         expected |= {*early("put", f"early{page}"), *late("put", f"late{page}")}
         if page % 5 == 0:
-            # Its own checkpoints are whole, and the next ones move all tables.
+            # Its own checkpoints are complete, and the next ones move all tables.
             late("close")
             vacuum(path)
     expect_whole(path, expected, early, late)

@@ -1,4 +1,4 @@
-"""An agent that is really killed, at every place where that could matter."""
+"""An agent that is killed at every place where that could matter."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def lines(path: Path) -> list[Any]:
 
 
 def expected(place: str, what: str) -> int:
-    """Say how often something happens outside when its agent is killed at a place."""
+    """Return how often an effect happens when its agent is killed at a place."""
     if place == "in pay" and STEPS.index(what) > STEPS.index("pay"):
         return 0
-    # A step that was not finished is done again; of what must happen once nothing is.
+    # An unfinished step is repeated; a `once` tool is not.
     return 2 if place == f"in {what}" and what not in ("pay", "mail") else 1
 
 

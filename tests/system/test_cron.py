@@ -1,4 +1,4 @@
-"""Schedules over real processes: each moment has one job, whoever is killed, whatever the clock."""
+"""Schedules over real processes: each moment has one job, despite kills and clock changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.extent import ALSO_POSTGRES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
-LIMIT = 40.0  # seconds after which what should have happened is not waited for any more
+LIMIT = 40.0  # seconds after which a wait gives up
 SECOND = timedelta(seconds=1)
 HALF_PAST_TWO = "30 2 * * *"
 
@@ -38,7 +38,7 @@ def farm(url: str, tmp_path: Path) -> Iterator[Farm]:
 
 
 class Farm:
-    """Processes on one store and one clock, and what their jobs have told."""
+    """Processes on one store and one clock, and the reports of their jobs."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack) -> None:
         self._url = url
@@ -62,7 +62,7 @@ class Farm:
         new.replace(self._offset)
 
     def told(self, name: str) -> dict[datetime, set[str]]:
-        """Return the jobs that ran for each moment; one that was killed may have run twice."""
+        """Return the jobs that ran for each moment; a killed one may have run twice."""
         found: dict[datetime, set[str]] = defaultdict(set)
         for line in self._lines.read_text().splitlines():
             task, moment, job = line.split()
@@ -85,7 +85,7 @@ class Farm:
         self.until(lambda: len(self.beats()) >= wanted)
 
     def until_behind(self, moment: datetime) -> None:
-        """Wait until the clock is surely past a moment, for everybody."""
+        """Wait until the clock of every process is past a moment."""
         self.until(lambda: bool(self.beats()) and self.beats()[-1] > moment + SECOND)
 
 
@@ -108,7 +108,7 @@ def test_each_moment_has_one_job_when_one_and_when_all_are_killed(farm: Farm) ->
     crew = [farm.start() for _ in range(3)]
     farm.until_more(2)
     for number in range(3):
-        # One of them is the one that has done it so far.
+        # One of them is the process that has submitted the moments so far.
         stop(crew[number])
         farm.until_more(1)
         crew[number] = farm.start()
@@ -133,7 +133,7 @@ def test_a_process_killed_between_the_submit_and_its_note_doubles_nothing(farm: 
 @pytest.mark.parametrize(
     ("day", "moment", "later"),
     [
-        # There is no half past two: the job runs when three has come.
+        # There is no half past two: the job runs at three.
         (datetime(2030, 3, 31, tzinfo=UTC), timedelta(hours=1), timedelta(hours=1, minutes=30)),
         # There are two: it runs at the first.
         (
@@ -156,7 +156,7 @@ def test_a_job_at_half_past_two_runs_once_when_the_clocks_change(
     crew.append(farm.start("once"))
     farm.set_clock(day + later - SECOND)
     farm.until_behind(day + later)
-    # Back to before it, and over it again.
+    # Back to before it, and past it again.
     farm.set_clock(day + moment - SECOND)
     farm.until_more(2)
     farm.set_clock(day + later + timedelta(minutes=1))

@@ -1,4 +1,4 @@
-"""Farms that live, seen and steered from other processes; what they tell, and what they do not."""
+"""Running farms, seen and controlled from other processes, and what they log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def until_shown(farm: Farm, id: str) -> dict[str, Any]:
-    """Return a snapshot that shows a running job: workers tell of theirs with their next beat."""
+    """Return a snapshot that shows a running job: workers report theirs with the next heartbeat."""
     words = ("workers", "snapshot", id, "--limit", "3", "--json")
     pages: list[dict[str, Any]] = []
 
@@ -36,7 +36,7 @@ def until_shown(farm: Farm, id: str) -> dict[str, Any]:
 
 
 def told(farm: Farm, *words: str) -> str:
-    """Run a command that must do what it was asked for; return what it says."""
+    """Run a command that must succeed; return its output."""
     by = () if words[1] == "snapshot" else ("--by", "ann")
     done = farm.command(*words, *by)
     assert done.returncode == 0, done.stderr
@@ -44,14 +44,14 @@ def told(farm: Farm, *words: str) -> str:
 
 
 def refused(yard: Yard, *words: str, **settings: Any) -> str:
-    """Start a farm that cannot be; return what it says in its one line."""
+    """Start a farm that cannot start; return its error line."""
     with yard.running(*words, **settings) as farm:
         assert farm.ended() == 2
         assert farm.pids == []
         return farm.text
 
 
-# Steering
+# Control
 
 
 def test_all_workers_are_replaced_under_load_and_no_job_is_lost_or_doubled(any_yard: Yard) -> None:
@@ -147,7 +147,7 @@ def test_a_snapshot_tells_what_runs_and_what_has_ended_page_by_page(yard: Yard) 
         assert farm.stop() == 0
 
 
-# What cannot be
+# Farms that cannot start
 
 
 def test_a_farm_over_the_memory_of_one_process_is_refused(yard: Yard) -> None:
@@ -166,7 +166,7 @@ def test_settings_that_cannot_be_are_refused_all_at_once(yard: Yard) -> None:
     assert "heartbeat_interval_s" in text
 
 
-# What is told
+# Output and logs
 
 
 def test_what_jobs_write_is_kept_with_them_and_seen_where_the_farm_writes(yard: Yard) -> None:
@@ -206,7 +206,7 @@ def test_what_jobs_write_steers_no_terminal_and_says_whose_it_is(yard: Yard, tas
     ):
         assert text in own
     assert [line for line in own if line.endswith(r"WARNING shop: \x1b[4Jann logged")] != []
-    # What no stream of Python has seen is known by its worker alone.
+    # Output that bypasses Python's streams shows only its worker.
     assert rf"{worker} | \x1b[5Jann below" in lines
     assert rf"{worker} | \x1b[6Jann beside" in lines
     long = [line for line in own if line.rstrip("x") in ("", "ann long ")]
@@ -261,7 +261,7 @@ def test_many_replacements_leave_no_process_and_no_open_file_behind(yard: Yard) 
         return len(list(Path(f"/proc/{farm.pid}/fd").iterdir()))
 
     def at_rest(farm: Farm, count: int) -> bool:
-        """Tell whether all but the last workers are gone."""
+        """Return whether all workers but the last are gone."""
         return len(children_of(farm.pid)) == 3 and len(farm.lines("process ready")) == count
 
     with yard.running("--min", "3", "--max", "3", "-c", "1", max_jobs_per_worker=1) as farm:
@@ -271,7 +271,7 @@ def test_many_replacements_leave_no_process_and_no_open_file_behind(yard: Yard) 
         yard.until_done(30)
         until(lambda: at_rest(farm, 33), "30 replacements")
         assert open_files(farm) <= before + 1
-        # Any three of them may have come too late for a job.
+        # Any three of the workers may have found no job.
         gone = set(farm.pids) - set(children_of(farm.pid))
         assert len(gone) == 30
         assert {state_of(pid) for pid in gone} == {""}

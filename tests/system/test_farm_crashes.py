@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def expect_failed_unrepeated(yard: Yard, ids: list[str]) -> None:
-    """Run a second farm, and see that no job has begun twice and all have failed."""
+    """Run a second farm; check that no job has begun twice and all have failed."""
     with yard.running("--max", "1") as other:
         other.until_ready()
         yard.until_done(len(ids), Status.FAILED)

@@ -1,4 +1,4 @@
-"""What goes wrong in a farm is seen on its terminal, without being asked for."""
+"""Failures in a farm are shown on its terminal without any setup."""
 
 from __future__ import annotations
 

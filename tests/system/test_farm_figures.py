@@ -1,4 +1,4 @@
-"""What is seen of a farm from outside: figures, signs of life, and what is worth a warning."""
+"""A farm seen from outside: figures, heartbeats and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A farm that a program of the user's runs itself."""
+"""A farm that a user's program runs itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A farm has as many workers as its load asks for, and no job is cut short for that."""
+"""A farm has as many workers as its load needs, and scaling interrupts no job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poolhand.rules.job import Status
 from tests.system.farmhouse import Farm, Yard, all_gone, until
 
 pytestmark = pytest.mark.slow
-EARLY = 0.03  # seconds by which a line may come before its time: clocks are rounded
+EARLY = 0.03  # seconds by which a line may come early: clocks are rounded
 
 
 def steps(farm: Farm) -> list[tuple[int, int]]:
@@ -18,7 +18,7 @@ def steps(farm: Farm) -> list[tuple[int, int]]:
 
 
 def expect_nothing_cut(yard: Yard, farm: Farm, jobs: int) -> None:
-    """See that each job ran once, and none was given back."""
+    """Check that each job ran once and none was handed back."""
     begun = [words[3] for words in yard.told("begin")]
     assert len(begun) == len(set(begun)) == jobs
     assert {line["handed_back"] for line in farm.lines("process ended")} == {"0"}
@@ -75,7 +75,7 @@ def test_those_who_warm_up_are_not_taken_for_busy(yard: Yard) -> None:
     yard.submit("note", 1)
     with yard.running(farm_warm_up="async", scale_up_wait_s=0) as farm:
         yard.until_told("warming")
-        # Meanwhile there are many looks at the load.
+        # During this command the load is checked many times.
         assert farm.command("workers", "snapshot", farm.id).returncode == 0
         assert steps(farm) == []
         yard.open_gate()

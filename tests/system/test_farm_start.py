@@ -1,4 +1,4 @@
-"""Workers take jobs when they are ready; where they cannot be, the farm says why and waits."""
+"""Workers claim jobs when they are ready; if none gets ready, the farm reports why and waits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def troubles(yard: Yard) -> str:
 
 
 def pauses(farm: Farm) -> list[float]:
-    """Return how long it took from each start of a process to the next."""
+    """Return the time from each start of a process to the next."""
     return [later.at - sooner.at for sooner, later in pairwise(farm.lines("process started"))]
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 def test_no_job_begins_before_the_warm_up_is_over(yard: Yard, kind: str) -> None:
     yard.submit("note", *range(5))
-    # A warm-up may keep the event loop for longer than any job may.
+    # A warm-up may block the event loop for longer than any job may.
     limit = {"loop_blocked_limit_s": 0.1, "farm_warm_up": kind}
     with yard.running("--max", "1", **limit) as farm:
         yard.until_told("warming")
@@ -61,7 +61,7 @@ def test_a_warm_up_that_fails_is_named_and_tried_again_ever_later(yard: Yard) ->
 def test_where_none_comes_up_one_at_a_time_is_tried(yard: Yard) -> None:
     with yard.running("--min", "3", farm_warm_up="dying") as farm:
         fourth = farm.until_line("farm trouble", 4, text="ended with exit code 9")[3]
-        # The three of the first time count as one, and another follows alone.
+        # The first three starts count as one failure; then one process is tried at a time.
         assert [pause > 0.5 for pause in pauses(farm)[:3]] == [False, False, True]
         assert [line.at < fourth.at for line in farm.lines("process started")][:5].count(True) == 4
         yard.open_gate()

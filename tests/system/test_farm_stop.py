@@ -1,4 +1,4 @@
-"""A farm that is told to stop lets its jobs finish within the grace, and leaves nothing behind."""
+"""A farm that is stopped lets its jobs finish within the grace, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LATE = 10.0  # seconds that a busy machine may add
 
 def expect_nothing_left(yard: Yard, farm: Farm, *others: int) -> None:
     assert all_gone(farm.pids)
-    # Nobody waits for what the workers had started; it ends when it notices.
+    # The farm does not wait for processes that its workers started; they end by themselves.
     until(lambda: all_gone(others), "end of what its workers had started", 5.0)
     assert yard.farms() == []
     assert farm.lines("farm stopped") != []
 
 
 def insist(farm: Farm) -> None:
-    """Send signals, one upon the other, until it stops at once."""
+    """Send signals one after the other until the farm stops at once."""
 
     def look() -> bool:
         farm.signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def most_at_once(farm: Farm) -> int:
-    """Return how many worker processes there were at most, by what the farm has logged."""
+    """Return the largest number of worker processes at once, from the log of the farm."""
     now = most = 0
     for line in farm.lines():
         if line.title == "process started":

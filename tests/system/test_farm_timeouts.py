@@ -1,4 +1,4 @@
-"""Jobs that take too long in a farm: asked to stop, made to stop, and what that costs others."""
+"""Jobs that take too long in a farm: asked to stop, stopped, and the effect on other jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_job_that_cannot_be_stopped_ends_its_worker_when_the_others_are_done(
         (late,) = yard.submit(task, str(yard.folder / "never"))
         farm.until_line("process leaving", why="did not stop at its hard timeout")
         yard.until_done(1, Status.FAILED)
-        # It takes no more: that is done by the one that follows.
+        # It claims no more jobs: its replacement runs this one.
         farm.until_ready(2)
         yard.submit("note", 1)
         yard.until_done(1)
@@ -74,7 +74,7 @@ def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
     with yard.running("-c", "2", "--max", "1") as farm:
         (pid,) = farm.until_ready()
         yard.submit("hold", str(yard.gate))
-        # One that ends at once: the next finds its process there, and has its whole time in it.
+        # A short job first: the next one finds a started child and has its whole timeout there.
         yard.submit("compute", str(yard.folder))
         yard.until_done(1)
         yard.submit("compute", str(yard.gate), timeout=1.5)

@@ -1,4 +1,4 @@
-"""Workers that hang are replaced, workers without a supervisor end, and their jobs go on."""
+"""Hung workers are replaced, workers without a supervisor end, and their jobs continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE = 10.0  # seconds that a busy machine may add
 
 
 def is_over(pid: int) -> bool:
-    """Tell whether a process has ended, even if nobody has seen it yet."""
+    """Return whether a process has ended, even if it was not waited for yet."""
     return state_of(pid) in ("", "Z")
 
 
@@ -31,7 +31,7 @@ def test_a_stopped_worker_is_killed_and_its_jobs_run_again(any_yard: Yard) -> No
         stopped_at = time.monotonic()
         until(lambda: is_over(pid), "end of it")
         took = time.monotonic() - stopped_at
-        # Its last beat may be an interval old already.
+        # Its last heartbeat may already be an interval old.
         assert 8 * INTERVAL - 0.05 < took < 9 * INTERVAL + LATE
         (hung,) = farm.until_line("farm trouble", text="is replaced: silent for")
         (dead,) = farm.until_line("farm trouble", text="was killed by SIGKILL")
@@ -111,7 +111,7 @@ def test_workers_of_a_supervisor_that_stands_still_leave_and_are_replaced(
         yard.until_told("begin")
         farm.signal(signal.SIGSTOP)
         until(lambda: all(map(is_over, pids)), "end of all")
-        # What ran was finished first.
+        # The running job was finished first.
         assert yard.job(id).status is Status.COMPLETED
         farm.signal(signal.SIGCONT)
         farm.until_ready(4)

@@ -1,4 +1,4 @@
-"""A process that a job forks runs no other job, settles nothing and does not stay."""
+"""A process that a job forks runs no other job, settles nothing and ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ DID = {
 
 def run(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(script)
-    # The pipes of the output are open until the last process that has them ends.
+    # The output pipes stay open until the last process that has them ends.
     return subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "script.py", *arguments],
         cwd=folder,

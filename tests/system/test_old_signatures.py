@@ -1,4 +1,4 @@
-"""Calls that an earlier version signed, before signatures named the job they belong to."""
+"""Calls that an earlier version signed, before signatures named their job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 class Signed:
-    """The app that signs, on the old store, for a process of today."""
+    """The app that signs, on the old store, with the present code."""
 
     def __init__(self, url: str, runtime: Somewhere, folder: Path) -> None:
         self.world = World(folder / "ledger.txt")
@@ -30,7 +30,7 @@ class Signed:
 
 @pytest.fixture(params=["sqlite", ALSO_POSTGRES])
 async def old(request: pytest.FixtureRequest, tmp_path: Path) -> Signed:
-    """Give the store as an earlier version left it, with a signed call that waits."""
+    """Return the store as an earlier version left it, with a signed call that waits."""
     if request.param == "sqlite":
         at = load_sqlite(tmp_path / "jobs.db")
         url = f"sqlite:///{tmp_path / 'jobs.db'}"

@@ -1,4 +1,4 @@
-"""A store of an earlier version, with jobs in every state, goes on with the code of today."""
+"""A store of an earlier version, with jobs in every state, continues with the present code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAITING = {
 
 @dataclass
 class Reader:
-    """A process with the code of today, on the machine whose processes were cut off."""
+    """A process with the present code, on the machine whose processes were killed."""
 
     app: App
     tasks: Tasks
@@ -65,7 +65,7 @@ class Reader:
 
 
 class OldStore:
-    """Where the old store lies, and when it is read."""
+    """The place of the old store, and the time at which it is read."""
 
     def __init__(self, url: str, at: datetime, folder: Path) -> None:
         self.url = url
@@ -73,11 +73,11 @@ class OldStore:
         self._at = at
 
     def runtime(self, host: str) -> Runtime:
-        """Return a process of a machine that has been booted anew."""
+        """Return a runtime of a machine that was rebooted."""
         return Somewhere(host, "second", self._at)
 
     def reader(self, host: str = "alpha", *, whole: bool = True) -> Reader:
-        """Return an app; one that is not `whole` lacks the task that not every process has."""
+        """Return an app; one that is not `whole` lacks a task."""
         world = World(self.folder / "ledger.txt")
         app, tasks = make_app(self.url, world, self.runtime(host))
         return Reader(app, {**tasks, **(elsewhere(app, world) if whole else {})}, world)
@@ -91,7 +91,7 @@ class OldStore:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def old(request: pytest.FixtureRequest, tmp_path: Path) -> OldStore:
-    """Give a store as an earlier version left it."""
+    """Return a store as an earlier version left it."""
     if request.param == "sqlite":
         at = load_sqlite(tmp_path / "jobs.db")
         return OldStore(f"sqlite:///{tmp_path / 'jobs.db'}", at, tmp_path)
@@ -121,7 +121,7 @@ async def test_everything_that_waited_runs_to_its_end(old: OldStore) -> None:
     async with old.worked_on() as reader:
         for label in WAITING:
             assert await reader.result(label) == label
-        # The submitter lives, as far as can be known; what waited for a place has got it.
+        # The submitter counts as alive; its parked job has got a place.
         assert await reader.result("parked") == "parked"
         await reader.app.operator().resume("ring", "ann")
         assert await reader.result("last") == "last"
@@ -191,7 +191,7 @@ async def test_sessions_keep_their_state_and_go_on(old: OldStore) -> None:
         assert await (await reader.turns())[-1] == "5 said"
         talk = reader.tasks["chat"].session("s-1", tenant="acme", user="ann")
         record = await talk.record()
-        # The turn that was cut off had saved, and appends once more.
+        # The interrupted turn had saved its state, and appends its message again.
         said = ["first", "second", "third", "third", "fourth"]
         assert record.state["messages"] == said
         states = [one.state["messages"] for one in await talk.revisions()]
@@ -281,7 +281,7 @@ async def test_an_audit_restored_on_a_younger_server_can_be_read(
     old = OldStore(schema, await load_postgres(schema), tmp_path)
     connection = await asyncpg.connect(schema.partition("?")[0])
     name = schema.partition("?schema=")[2]
-    # Numbers of transactions that this server has not reached, as those of an older one are.
+    # Transaction numbers that this server has not reached, as records of another cluster have.
     await connection.execute(f"SET search_path = {name}")
     waiting = await connection.fetchval(
         "WITH moved AS (UPDATE poolhand_audit SET xid = '900000000000' RETURNING count) "

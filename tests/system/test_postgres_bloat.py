@@ -1,4 +1,4 @@
-"""Tables that many jobs pass through stay small, whatever their number."""
+"""Tables that many jobs pass through stay small."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY = times(15_000, 50_000)
 SWELLING = times(7_500, 15_000)
 PASSING = ("poolhand_waits", "poolhand_claims", "poolhand_pools", "poolhand_tallies")
 MEGABYTE = 1 << 20
-MOST = 4 * MEGABYTE  # of a table through which jobs only pass, with its indexes
+MOST = 4 * MEGABYTE  # bytes of a table that jobs only pass through, with its indexes
 SIZES = """
 SELECT relname::text, pg_total_relation_size(relid)::bigint, n_dead_tup FROM pg_stat_user_tables
 WHERE relname LIKE 'poolhand\\_%'
@@ -37,9 +37,9 @@ WHERE relname LIKE 'poolhand\\_%'
 
 @pytest.fixture
 def url(own_postgres: PostgresServer) -> str:
-    """Give a server that cleans up as it does by itself, only that it looks more often.
+    """Return a server with the default autovacuum that runs more often.
 
-    A minute between two looks is a minute of a test.
+    The default of a minute between two runs would be a minute of the test.
     """
     own_postgres.query("ALTER SYSTEM SET autovacuum_naptime = '1s'")
     own_postgres.query("SELECT pg_reload_conf()")
@@ -60,7 +60,7 @@ async def opened(url: str) -> AsyncIterator[Hand]:
 
 
 async def churn(hand: Hand, first: int, last: int) -> None:
-    """Let jobs come, run and go; what is over is forgotten, what was told is trimmed."""
+    """Submit, run and prune jobs, and trim the audit."""
     store, wanted = hand.store, ClaimRequest("hand", tuple(range(BATCH)))
     for start in range(first, last, BATCH):
         pool = ("free", "capped")[start // BATCH % 2]
@@ -85,7 +85,7 @@ async def sizes(url: str) -> dict[str, int]:
 
 
 async def settled(url: str) -> dict[str, int]:
-    """Wait until the server has cleaned up what can be cleaned up; return the sizes then."""
+    """Wait until autovacuum has cleaned up what it can; return the sizes then."""
     connection: Any = await asyncpg.connect(url)
     try:
         while True:
@@ -104,7 +104,7 @@ async def test_many_jobs_leave_the_tables_they_passed_through_small(url: str) ->
         late = await sizes(url)
         for name in (*PASSING, "poolhand_audit"):
             assert late[name] <= MOST, name
-        # Not five times as much for five times as many.
+        # not five times as much for five times as many
         assert sum(late.values()) <= 2 * sum(early.values()) + MOST
         assert await hand.store.count(Filter()) in ({}, {Status.COMPLETED: BATCH})
     assert await postgres_faults(url) == []
@@ -125,6 +125,6 @@ async def test_an_old_snapshot_breaks_nothing_and_is_recovered_from(url: str) ->
         await churn(hand, SWELLING, 2 * SWELLING)
         after = await sizes(url)
         for name in PASSING:
-            # The space is used again: as much work as before makes nothing larger.
+            # The space is used again: the same work as before makes nothing larger.
             assert after[name] <= swollen[name] + MEGABYTE, name
     assert await postgres_faults(url) == []

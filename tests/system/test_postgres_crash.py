@@ -1,4 +1,4 @@
-"""A PostgreSQL that crashes: what was accepted was committed, and what was not is done again."""
+"""A PostgreSQL that crashes: accepted jobs were committed, other operations are repeated."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 40  # seconds after which what should have happened is not waited for any more
+LIMIT = 40  # seconds after which a wait gives up
 TRIES = 10
 COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'COMMIT'"
 
 
 @pytest.fixture
 def slow_to_commit(copying_binaries: Path) -> Iterator[PostgresServer]:
-    """Give a server that waits a moment before it writes a commit to its disk."""
+    """Return a server that waits a moment before it writes a commit to its disk."""
     settings = {"commit_delay": "100000", "commit_siblings": "0", "wal_writer_delay": "10s"}
     with PostgresServer(binaries=copying_binaries, settings=settings) as server:
         yield server
@@ -61,7 +61,7 @@ async def is_committing(outside: Any, adding: asyncio.Task[Any]) -> bool:
 
 
 async def use_up_numbers(server: PostgresServer) -> None:
-    """Give the numbers of transactions that a crash made the server forget to others."""
+    """Use up the transaction numbers that the server forgot in a crash."""
     outside: Any = await asyncpg.connect(server.url)
     for _ in range(20):
         await outside.execute("SELECT pg_current_xact_id()")
@@ -126,7 +126,7 @@ async def test_what_was_accepted_was_committed(own_postgres: PostgresServer, how
 
 
 async def test_work_goes_on_over_restarts_of_the_server(own_postgres: PostgresServer) -> None:
-    """Claims and ends ride over every restart; at the end each job is over once."""
+    """Claims and ends survive every restart; at the end each job is over once."""
     async with asyncio.timeout(LIMIT), opened(own_postgres.url) as store:
         hand = Hand(store, Clock())
         await store.enroll(owner("hand"))

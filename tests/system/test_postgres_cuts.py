@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that are cut at every statement: nothing is lost, nothing doubled."""
+"""Connections to PostgreSQL that are cut at every statement: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 30  # seconds after which what should have happened is not waited for any more
+LIMIT = 30  # seconds after which a wait gives up
 OURS = r"^(?!.*(pg_notify|LISTEN|SELECT 1$))"
 MOST = 60  # statements that no verb has
 EVERYBODY = 100
@@ -45,7 +45,7 @@ def own_proxy(own_postgres: PostgresServer) -> Iterator[Proxy]:
 
 
 class Cut:
-    """A store behind a proxy, and a hand that works with it."""
+    """A store behind a proxy, and a `Hand` that uses it."""
 
     def __init__(self, url: str, proxy: Proxy) -> None:
         self.url = url
@@ -54,7 +54,7 @@ class Cut:
         self.hand = Hand(self.store, Clock())
 
     async def held(self) -> set[int]:
-        """Return the tokens that are really held, as another store sees them."""
+        """Return the tokens that are held, as another store sees them."""
         async with opened(self.url) as other:
             lines = await other._turns.read(
                 lambda tables: tables.execute("SELECT token FROM poolhand_claims").fetchall()
@@ -62,7 +62,7 @@ class Cut:
         return {token for (token,) in lines}
 
     async def outcomes(self) -> list[str]:
-        """Return whose ends are in the audit, each as often as it is told."""
+        """Return the jobs whose ends are in the audit, one entry per record."""
         return await self.hand.audited(OUTCOME.removeprefix("pool_"))
 
     async def expect_whole(self) -> None:
@@ -103,7 +103,7 @@ async def cut(schema: str, proxy: Proxy) -> AsyncIterator[Cut]:
 
 
 async def at_every_statement(cut: Cut, after: bool, act: Callable[[int], Awaitable[None]]) -> int:
-    """Do something again and again, cut at one statement later each time; return how many."""
+    """Repeat an action, cut one statement later each time; return how many."""
     for number in range(MOST):
         trap = (cut.proxy.cut_after if after else cut.proxy.cut_before)(OURS, skip=number)
         async with asyncio.timeout(LIMIT):
@@ -229,7 +229,7 @@ async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> N
             assert await cut.store.get_document(f"d{number}") == (b"value", 1)
 
     await at_every_statement(cut, False, act)
-    # Only while it was being committed, which is another statement when a connection is new.
+    # Only during the commit, which is another statement on a new connection.
     assert 1 <= len(unknown) <= 2
     assert all("the change may or may not have been made" in text for text in unknown)
 
@@ -258,11 +258,11 @@ async def test_who_cannot_know_whether_a_document_was_written_is_told_so(cut: Cu
     assert await cut.store.get_document("d") == (b"value", 1)
 
 
-# The word about the commit comes late, or never
+# The answer to the commit comes late, or never
 
 
 class Then(Event):
-    """Does something when it is set, before anybody hears of it."""
+    """An event that makes a call when it is set, before its waiters wake."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         super().__init__()
@@ -274,15 +274,15 @@ class Then(Event):
 
 
 def lose_word(cut: Cut, then: Callable[[], None]) -> Trap:
-    """Let the next commit be done and its answer be lost, and then something happen."""
+    """Let the next commit be done and its answer be lost; then make a call."""
     trap = cut.proxy.cut_after("^COMMIT")
-    # On the thread of the proxy, which forwards nothing until it is done.
+    # On the thread of the proxy, which forwards nothing until the call returns.
     trap.sprung = Then(then)
     return trap
 
 
 async def lost_word(cut: Cut, act: Awaitable[object], until: Callable[[], None]) -> None:
-    """Let a commit be done and its answer be lost, and who waits for it be cancelled."""
+    """Let a commit be done and its answer be lost, and cancel the caller that waits for it."""
     trap = lose_word(cut, until)
     task = asyncio.ensure_future(act)
     await sprung(trap)
@@ -312,7 +312,7 @@ async def test_jobs_claimed_for_somebody_who_never_heard_go_back_to_the_queue(
     assert await far.held() == set()
     await far.expect_whole()
     again = await far.hand.claim(4)
-    # It was nobody's fault: the attempt does not count.
+    # No job failed: the attempt is not charged.
     assert [claim.job.attempts for claim in again] == [1, 1, 1, 1]
 
 
@@ -329,7 +329,7 @@ async def test_who_settles_again_is_told_that_it_was_made(
     assert {claim.token for claim in replaced.claims} == await far.held()
     assert len(replaced.claims) == 2
     await far.expect_whole()
-    # Told once: it is not made again.
+    # The change was reported as made once; it is not made again.
     assert (await far.store.replace(changes)).made == (False,) * 4
 
 
@@ -338,7 +338,7 @@ async def test_jobs_are_not_taken_from_who_is_still_finding_out_that_it_has_them
 ) -> None:
     await cut.store.add([batch(0)])
     trap = cut.proxy.cut_after("^COMMIT")
-    # What is asked about the transaction is held up for a moment, in which others ask too.
+    # The query about the transaction is delayed for a moment, during which others ask too.
     claiming = asyncio.create_task(cut.hand.claim(4))
     await sprung(trap)
     extended = [asyncio.create_task(cut.store.extend("hand", [])) for _ in range(5)]
@@ -360,7 +360,7 @@ async def test_a_submit_whose_answer_comes_late_is_refused_in_time_and_is_there(
     async with opened(far.url) as other:
         found = await other.get(["0-free", "0-key", "0-fair"])
         assert None not in found
-        # The same key again leads to the same job.
+        # The same key again returns the same job.
         (answer,) = await other.add([JobBatch((order("new", "capped", idempotency_key="k0"),))])
         assert entries(answer) == ["joined"]
     await far.store.extend("hand", [])

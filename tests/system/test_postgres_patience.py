@@ -1,4 +1,4 @@
-"""A PostgreSQL that stands still, is locked, full or read-only: every verb answers in time."""
+"""A PostgreSQL that is suspended, locked, full or read-only: every verb answers in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 15  # seconds within which every verb has to answer; promised are 10, machines are busy
+LIMIT = 15  # seconds within which every verb must answer; 10 are promised, machines are busy
 SOURCE = Path(__file__).with_name("full_disk.c")
 
 
@@ -45,7 +45,7 @@ WHERE NOT granted AND relation = to_regclass($1)
 
 
 def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return all that can be asked of a store, on a claim."""
+    """Return every verb of a store, applied to a claim."""
     change = Change(lifecycle.hand_back(claim.job), claim.token)
     return {
         "check": store.check,
@@ -83,7 +83,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
 
 
 async def all_of(store: PostgresStore, claim: Claim) -> dict[str, BaseException | None]:
-    """Ask everything at once; return the error of each, if all have answered in time."""
+    """Call every verb at once; return the error of each, if all have answered in time."""
     asked = verbs(store, claim)
     async with asyncio.timeout(LIMIT):
         ends = await asyncio.gather(*[verb() for verb in asked.values()], return_exceptions=True)
@@ -98,7 +98,7 @@ async def all_of(store: PostgresStore, claim: Claim) -> dict[str, BaseException 
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[tuple[PostgresStore, Claim]]:
-    """Give a store with a claim."""
+    """Return a store with a claim."""
     store = PostgresStore(url, Runtime())
     await store.open()
     try:
@@ -112,7 +112,7 @@ async def opened(url: str) -> AsyncIterator[tuple[PostgresStore, Claim]]:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Let a verb be refused sooner than it is; one test sees how long it really takes."""
+    """Shorten the time after which a verb is refused; one test measures the real time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("poolhand.stores.postgres.store.PATIENCE", 2.5)
         yield
@@ -209,7 +209,7 @@ READS = {
     "scan",
     "read",
 }
-# With nothing to change nothing is written.
+# Verbs that write nothing if there is nothing to change.
 IDLE = {"withdraw", "release", "trim", "expire_owner", "claim", "promote", "delete"}
 
 
@@ -224,7 +224,7 @@ def expect_read_only(ends: dict[str, BaseException | None]) -> None:
 
 
 async def end_all(url: str) -> None:
-    """End all connections to the database, and have the others see the new settings."""
+    """End all connections to the database, so that new ones have the new settings."""
     outside: Any = await asyncpg.connect(url)
     await outside.fetch(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -237,7 +237,7 @@ async def end_all(url: str) -> None:
 def standby(
     own_postgres: PostgresServer, copying_binaries: Path, postgres_binaries: Path
 ) -> Iterator[PostgresServer]:
-    """Give a copy of the server that follows it; what is asked of the first comes to it."""
+    """Return a standby of the server; its changes reach the standby."""
     with PostgresServer(binaries=copying_binaries) as copy:
         copy.stop()
         data, ids_of = copy.folder / "data", (copy.folder / "data").stat()
@@ -309,10 +309,10 @@ async def test_connections_killed_all_the_time_are_not_noticed(
 
 @pytest.fixture
 def full_disk(postgres_binaries: Path) -> Iterator[tuple[PostgresServer, Path]]:
-    """Give a server, and a file: while that is there, no table of it can grow."""
+    """Return a server and a file: while the file exists, no table of the server can grow."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # The server runs as another user where this is root.
+        # If this is root, the server runs as another user.
         folder.chmod(0o755)
         switch = folder / "switch"
         try:
@@ -337,7 +337,7 @@ async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(
         switch.touch()
         with pytest.raises(ReadOnly, match="no new jobs are accepted until there is free space"):
             await asyncio.gather(*[store.add([JobBatch((big(f"b{n}"),))]) for n in range(20)])
-        # What is there can be seen, and work on it may go on.
+        # Existing jobs can be read, and work on them continues.
         assert ids((await store.find(Filter())).jobs)[-1] == "a"
         switch.unlink()
         expect_none(await all_of(store, claim))

@@ -26,7 +26,7 @@ from tests.unit.stores.tables import postgres_faults
 pytestmark = pytest.mark.slow
 
 CORE = ("test_add", "test_claims", "test_documents", "test_keys", "test_log", "test_transaction")
-LIMIT = 50  # seconds after which what should have happened is not waited for any more
+LIMIT = 50  # seconds after which a wait gives up
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def make_store(pooled: str, clock: Clock) -> Callable[[], Store]:  # noqa: F811
 
 
 def take_over(name: str) -> None:
-    """Let what holds for every store be tested of this one."""
+    """Run the contract tests over this store."""
     module = importlib.import_module(f"tests.contract.{name}")
     tests = {one: test for one, test in vars(module).items() if one.startswith("test_")}
     assert tests
@@ -48,7 +48,7 @@ for name in CORE:
 
 @asynccontextmanager
 async def crew(url: str, count: int) -> AsyncIterator[list[Hand]]:
-    """Give hands, each with a store of its own."""
+    """Return several `Hand`s, each with its own store."""
     async with AsyncExitStack() as stack:
         hands = []
         for number in range(count):
@@ -61,7 +61,7 @@ async def crew(url: str, count: int) -> AsyncIterator[list[Hand]]:
 
 
 class Load:
-    """What many hands do at once, and what of it must hold."""
+    """Actions of many `Hand`s at once, and what must hold afterwards."""
 
     def __init__(self, total: int) -> None:
         self.total = total

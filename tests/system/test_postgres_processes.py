@@ -1,4 +1,4 @@
-"""Four processes on one schema: what holds within one process holds over all of them."""
+"""Four processes on one schema: guarantees of one process hold over all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 HANDS = 4
 ROUNDS = 120
-LIMIT = 55  # seconds after which what should have happened is not waited for any more
+LIMIT = 55  # seconds after which a wait gives up
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ async def declare_all(store: PostgresStore) -> None:
 
 
 def work(url: str, story: Path, seed: int) -> list[list[str]]:
-    """Let all do their share and return what they tell."""
+    """Let all processes do their share and return their reports."""
     context = multiprocessing.get_context("spawn")
     crew = [
         context.Process(target=take_part, args=(url, story, f"hand-{n}", seed * 10 + n, ROUNDS))
@@ -61,7 +61,7 @@ def work(url: str, story: Path, seed: int) -> list[list[str]]:
 
 
 def most_at_once(story: list[list[str]], alike: Callable[[list[str]], str]) -> Counter[str]:
-    """Return how many ran at once, at most, of all that are alike."""
+    """Return the largest number of runs at once among those with the same label."""
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for words in story:
@@ -92,12 +92,12 @@ def test_everything_at_once_from_many_processes_holds(
     expect_all_over(database, story)
     name = urlsplit(database).path[1:]
     text = f"SELECT deadlocks FROM pg_stat_database WHERE datname = '{name}'"  # noqa: S608
-    # They are survived, but each costs a second: there are hardly any.
+    # A deadlock is survived but costs a second, so there must be hardly any.
     assert int(postgres.query(text)) <= 2
 
 
 def expect_one_job_for_a_key(story: list[list[str]]) -> None:
-    """Who joined got a job that was taken in."""
+    """A submit that joined got a job that was accepted."""
     added = [words for words in story if words[0] == "added"]
     taken = {words[1] for words in added if words[2] == "accepted"}
     joined = [words for words in added if words[2] == "joined"]
@@ -107,7 +107,7 @@ def expect_one_job_for_a_key(story: list[list[str]]) -> None:
 
 
 def expect_all_over(url: str, story: list[list[str]]) -> None:
-    """What was taken in is over, and what was written with its end is there."""
+    """Every accepted job is over, with what was written at its end."""
     taken = {words[1] for words in story if words[0] == "added" and words[2] == "accepted"}
 
     async def look(store: PostgresStore) -> None:

@@ -1,4 +1,4 @@
-"""A server that does not let everything be done: missing rights are named, missing signals are not.
+"""A server that refuses some actions: missing rights are reported, missing signals are not.
 
 Roles belong to the whole server, so each test has its own and drops it.
 """
@@ -27,7 +27,7 @@ Say = Task[[str], Coroutine[Any, Any, str], str]
 
 
 class Guest:
-    """A user of a database that belongs to somebody else."""
+    """A user of a database that another user owns."""
 
     def __init__(self, server: PostgresServer, database: str) -> None:
         self.name = f"guest_{next(_numbers)}"
@@ -38,11 +38,11 @@ class Guest:
         self.do("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 
     def do(self, sql: str) -> None:
-        """Run a statement as the owner of everything."""
+        """Run a statement as the owner."""
         self._server.query(sql, self._database)
 
     def may(self, *rights: str) -> None:
-        """Get rights, such as "SELECT ON a table"."""
+        """Grant rights, such as "SELECT ON a table"."""
         for right in rights:
             self.do(f"GRANT {right} TO {self.name}")
 
@@ -80,7 +80,7 @@ async def test_who_may_not_make_tables_is_told_so(guest: Guest, database: str) -
     with pytest.raises(ReadOnly, match=r"permission denied.*give this user the right"):
         async with app:
             pass
-    # Once somebody else has made them, the rights to use them are enough.
+    # Once another user has created the tables, the rights to use them are enough.
     async with App(database):
         pass
     guest.may(f"SELECT, INSERT, UPDATE, DELETE ON {TABLES}", f"USAGE ON {SEQUENCES}")
@@ -120,7 +120,7 @@ async def test_a_table_without_rights_is_named_and_what_does_not_need_it_goes_on
 async def test_while_no_signal_can_be_sent_everything_goes_on_by_polling(
     guest: Guest, database: str
 ) -> None:
-    """A queue of notifications that is full refuses each of them, as this server does."""
+    """A full queue of notifications refuses each of them, as this server does."""
     async with App(database):
         pass
     guest.may(f"SELECT, INSERT, UPDATE, DELETE ON {TABLES}", f"USAGE ON {SEQUENCES}")

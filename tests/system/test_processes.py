@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, which are killed, die, outlive their work and their parent."""
+"""Jobs in child processes that are killed, die, or outlive their job and their parent."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.system import jobs
 from tests.unit.pool.support import until
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT = 40  # seconds after which what should have happened is not waited for any more
-SOON = 0.5  # seconds in which a job has begun, if its child is there
+LIMIT = 40  # seconds after which a wait gives up
+SOON = 0.5  # seconds in which a job begins if its child is ready
 MEGABYTES = 20 * 2**20
 
 pytestmark = [
@@ -71,16 +71,16 @@ async def gone(*pids: int) -> None:
 
 
 class Wire:
-    """Two FIFOs between a test and its jobs: they say where they are, and wait to be let go."""
+    """Two FIFOs between a test and its jobs: jobs report, and wait until they are released."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder)
         self._rest = b""
-        # Open at both ends, so that neither side has to wait for the other one to open it.
+        # Open at both ends, so that neither side waits for the other to open it.
         self._news, self._leave = (_fifo(folder / name) for name in ("news", "leave"))
 
     async def reports(self) -> list[int]:
-        """Wait for the next report; return the pids it names, that of the reporter first."""
+        """Wait for the next report; return its pids, that of the reporter first."""
         while b"\n" not in self._rest:
             await readable(self._news)
             self._rest += os.read(self._news, 4096)
@@ -91,7 +91,7 @@ class Wire:
         return (await self.reports())[0]
 
     def let_go(self, count: int = 1) -> None:
-        """Let so many jobs that hold go on."""
+        """Release so many jobs."""
         os.write(self._leave, b"." * count)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ def _fifo(path: Path) -> int:
 
 
 class Ears:
-    """Hears events and lets a test wait for one."""
+    """Records events and lets a test wait for one."""
 
     def __init__(self) -> None:
         self.events = Events()
@@ -146,7 +146,7 @@ def wire(tmp_path: Path) -> Iterator[Wire]:
 
 @pytest.fixture(autouse=True)
 def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script that was started, which each child imports: not pytest, which takes a while."""
+    """The main script, which each child imports: not pytest, which takes a while."""
     script = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)
     return script
@@ -248,7 +248,7 @@ async def test_what_cannot_travel_fails_its_job_by_name_and_not_its_child() -> N
 
 
 def only_here() -> None:
-    """Loses its module below."""
+    """Its module is removed below."""
 
 
 async def test_a_call_that_its_process_cannot_read_fails_with_what_to_do(
@@ -265,7 +265,7 @@ async def test_a_call_that_its_process_cannot_read_fails_with_what_to_do(
 
 
 async def fate(submitter: Submitter, error: BaseException) -> tuple[object, ...]:
-    """Return what becomes of a job that raises this, apart from what differs in each run."""
+    """Return the outcome of a job that raises this error, without what differs in each run."""
     ticket = await submitter.submit(jobs.fail, error)
     job = await wait(ticket)
     told = None if job.error is None else (job.error.type, job.error.message.replace(job.id, "ID"))
@@ -489,7 +489,7 @@ async def test_a_job_in_a_process_may_have_a_pool_whose_children_die_with_it(wir
 
 @pytest.fixture
 def slow_start(main: ModuleType, wire: Wire, tmp_path: Path) -> None:
-    """Children report that they start and go on when they are let go."""
+    """Children report that they start, and continue when they are released."""
     script = tmp_path / "script.py"
     script.write_text(f"from tests.system import jobs\njobs.hold({wire.path!r})\n")
     main.__file__ = str(script)
@@ -540,7 +540,7 @@ async def test_a_job_told_to_stop_while_its_child_starts_sees_it(wire: Wire) -> 
 
 
 class SlowRuntime(Runtime):
-    """A machine that starts no process before it is let go."""
+    """A runtime that starts no process before it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -576,7 +576,7 @@ async def test_a_job_killed_before_there_is_a_child_never_runs(tmp_path: Path) -
         assert alive() == 1
 
 
-# How many there are, and how they go
+# Number of children, and their end
 
 
 async def test_there_are_never_more_children_than_slots(wire: Wire) -> None:
@@ -658,7 +658,7 @@ async def test_dead_letters_keys_and_sessions_work_for_jobs_in_processes(tmp_pat
 
 
 class Reaper:
-    """Kills a child now and then, and looks at the pool each time something happens there."""
+    """Kills a child now and then, and checks the pool at each event."""
 
     def __init__(self, every: int) -> None:
         self.events = Events()
@@ -732,7 +732,7 @@ async def test_a_mixed_pool_loses_nothing_while_its_children_are_killed() -> Non
 
 @contextmanager
 def program(folder: Path, text: str, wire: Wire | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A script while it runs, in a group of its own; ended in any case."""
+    """A running script in its own process group, which is always ended."""
     script = folder / "program.py"
     start = "import asyncio, multiprocessing, os, signal, sys\n"
     start += "from poolhand import Pool\nfrom tests.system import jobs\n"
@@ -755,7 +755,7 @@ def program(folder: Path, text: str, wire: Wire | None = None) -> Iterator[subpr
 
 async def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     await gone(process.pid)
-    # The pipes of the program are open in whatever it has left behind.
+    # Processes that the program left behind hold its pipes open.
     out, err = process.communicate(timeout=LIMIT)
     return process.returncode, out, err
 
@@ -971,7 +971,7 @@ def test_pools_left_without_a_drain_leave_no_process_behind() -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended; one that nobody has buried yet has."""
+    """Return whether a process has ended; a zombie has."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A store restored from a backup works on: jobs, audit and keys, as the how-to shows."""
+"""A store restored from a backup works: jobs, audit and keys, as the how-to shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 BURN = """
 DO $$ BEGIN FOR i IN 1..2000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$
 """
-# As `sqlite3 agents.db ".backup copy.db"` does it.
+# as `sqlite3 agents.db ".backup copy.db"` does
 BACK_UP = """
 import sqlite3, sys
 source, copy = (sqlite3.connect(name) for name in sys.argv[1:])
@@ -63,7 +63,7 @@ def test_a_dump_is_restored_into_another_cluster(
     database: str,
     tmp_path: Path,
 ) -> None:
-    # The rows bring numbers of transactions that the new cluster has not reached yet.
+    # The rows have transaction numbers that the new cluster has not reached yet.
     postgres.query(BURN, database)
     ids = asyncio.run(submit(database, "bees", "ants"))
     there, dump = own_postgres.database(), tmp_path / "agents.dump"

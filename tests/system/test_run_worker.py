@@ -60,7 +60,7 @@ def err(process: subprocess.Popen[str]) -> str:
 
 
 def release(process: subprocess.Popen[str]) -> None:
-    """Let the jobs of the script end."""
+    """Release the jobs of the script."""
     assert process.stdin is not None
     process.stdin.close()
 
@@ -103,7 +103,7 @@ def test_the_second_signal_hands_jobs_back_uncharged(url: str, number: signal.Si
         assert out(process) == "0 completed, 1 handed back"
         assert out(process) == "queued"
         assert out(process) == "handlers restored: True"
-    # Another process takes it, as its first attempt.
+    # Another process claims it, as its first attempt.
     with script(url) as process:
         begun(process, 1)
         release(process)
@@ -182,7 +182,7 @@ def test_a_third_signal_ends_a_process_whose_loop_a_job_blocks(tmp_path: Path) -
         assert err(process).startswith("stopping now")
         process.send_signal(signal.SIGINT)
         assert process.wait() == -signal.SIGINT
-    # The job is not to blame: it runs again.
+    # The interrupted job runs again.
     with script(url) as process:
         begun(process, 1)
         release(process)
@@ -225,7 +225,7 @@ def test_a_second_ctrl_c_on_an_embedded_worker_hands_jobs_back_uncharged(
 
 
 async def completed(url: str) -> list[tuple[Status, int]]:
-    """Wait until all jobs are over; return how, and after how many attempts."""
+    """Wait until all jobs are over; return their status and number of attempts."""
     async with App(url) as app:
         tickets = [await app.get(view.id) for view in (await app.operator().jobs()).jobs]
         jobs = await wait([one for one in tickets if one is not None])

@@ -1,4 +1,4 @@
-"""Scripts as people write them first."""
+"""Scripts with the usual mistakes of a first version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ asyncio.run(main())
 
 
 def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
-    """Its children would run it again, submit to the store and wait for themselves."""
+    """Without an error its children would run the script again and wait for themselves."""
     (tmp_path / "script.py").write_text(UNGUARDED)
     done = subprocess.run(
         [sys.executable, "script.py"],
@@ -124,7 +124,7 @@ def stay() -> None:
         Event().wait(0.2)
 
 """
-# How a script goes on: its children run jobs, import it for ever, or run all of it again.
+# The end of the script: its children run jobs, import it without end, or run all of it again.
 ENDS = {
     "guarded": "if __name__ == '__main__':\n    stay()\n",
     "sleepy": "if __name__ == '__main__':\n    stay()\nEvent().wait()\n",
@@ -143,7 +143,7 @@ def pids_of(folder: Path) -> list[int]:
 def test_no_child_of_a_script_outlives_it(
     tmp_path: Path, ends: str, number: signal.Signals
 ) -> None:
-    """Wherever it is: in its job, or in the import of a script that does not come to an end."""
+    """In its job, or in the import of a script that never ends."""
     (tmp_path / "script.py").write_text(STAYS + ENDS[ends])
     with subprocess.Popen(
         [sys.executable, "script.py"],

@@ -30,7 +30,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def found(url: str) -> tuple[SessionRecord, list[str], list[str]]:
-    """Return the session, and the turns as they were submitted and as they ended."""
+    """Return the session, and the turns in the order of submit and of end."""
     async with App(url) as app:
         connection = await app.core.connection()
         store = connection.store
@@ -51,7 +51,7 @@ def test_many_turns_from_four_processes_lose_nothing_and_keep_their_order(url: s
         for number in range(PROCESSES)
     ]
     try:
-        # Closing what they read from lets them go; each waits for its own turns before.
+        # Closing their standard input releases them; each waits for its own turns first.
         assert [process.communicate(timeout=150) for process in crowd]
         assert [process.returncode for process in crowd] == [0] * PROCESSES
     finally:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 class Hand:
-    """One of the processes; orders and answers are lines."""
+    """One of the processes; requests and answers are lines."""
 
     def __init__(self, url: str, folder: Path, pipe: int) -> None:
         arguments = [url, str(folder), str(pipe), str(CAP)]
@@ -58,7 +58,7 @@ class Hand:
 
 
 class World:
-    """A gate that no job passes before it is opened, and what the jobs tell."""
+    """A gate that holds all jobs until it is opened, and the reports of the jobs."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack) -> None:
         self.url = url
@@ -87,12 +87,12 @@ class World:
             begun -= len(os.read(self._read, begun))
 
     def story(self) -> list[tuple[str, str, int, int]]:
-        """Return what jobs have noted: begin or end, the job, the process, the token."""
+        """Return the reports of jobs: begin or end, the job, the process, the token."""
         lines = [line.split() for line in (self._folder / "story").read_text().splitlines()]
         return [(what, id, int(pid), int(token)) for what, id, pid, token in lines]
 
     def jobs(self, ids: list[str]) -> list[Job]:
-        """Return the jobs, when all of them are over."""
+        """Return the jobs when all of them are over."""
 
         async def ask() -> list[Job]:
             async with App(self.url) as app:
@@ -151,7 +151,7 @@ def test_when_one_is_killed_its_tasks_go_on_elsewhere_and_its_closures_say_they_
     theirs = [id for hand in others for id in hand.ask("tasks", 4)]
     victim.process.kill()
     victim.process.wait()
-    # Before the gate opens: the places of the dead have been taken by the living.
+    # Before the gate opens: other processes have taken the slots of the dead one.
     world.wait_for(CAP)
     world.open()
     jobs = {job.id: job for job in world.jobs([*tasks, *closures, *theirs])}

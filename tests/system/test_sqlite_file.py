@@ -1,4 +1,4 @@
-"""A store's file under real faults: killed, stopped and competing processes, broken disks."""
+"""The file of a store under real faults: killed, stopped and competing processes, broken disks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.servers import do_without
 
 HERE = Path(__file__).parent
 WRITER = (sys.executable, str(HERE / "sqlite_writer.py"))
-LIMIT = 50  # seconds after which what should have happened is not waited for any more
+LIMIT = 50  # seconds after which a wait gives up
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[str]:
-    """The library that puts faults before the disk."""
+    """The library that injects disk faults."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             library = preload(HERE / "disk.c", Path(folder))
@@ -75,14 +75,14 @@ async def writer(
 
 
 async def said(process: asyncio.subprocess.Process, text: str) -> None:
-    """Wait until a writer says so."""
+    """Wait until a writer prints that."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         assert await process.stdout.readline() == f"{text}\n".encode()
 
 
 def notes_in(path: Path) -> list[int]:
-    """Check a file with nothing of ours; return the numbers noted."""
+    """Check a file without poolhand; return the recorded numbers."""
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         there = "SELECT 1 FROM sqlite_master WHERE name = 'note'"
@@ -99,7 +99,7 @@ async def can_be_written(path: Path) -> None:
 
 
 async def killed_at(folder: Path, disk: str, kind: str, number: int) -> int:
-    """Let a writer be killed, check what it leaves, return how many writes it had said."""
+    """Kill a writer, check what it left, return how many writes it had reported."""
     path = folder / f"{kind}{number}.db"
     run = write("acknowledge", path, LD_PRELOAD=disk, **{f"DISK_KILL_{kind}": str(number)})
     assert run.returncode == -signal.SIGKILL, f"{kind} {number}: {run.stderr}"
@@ -198,7 +198,7 @@ async def test_processes_that_write_at_once_lose_no_update(tmp_path: Path) -> No
             a, b = file.read(tallies)
             assert a == b, "a read sees one moment"
             reads += 1
-            # Told by other processes, or over.
+            # Notified by other processes, or over.
             hearing = asyncio.create_task(told.wait())
             either: set[asyncio.Task[list[int]] | asyncio.Task[bool]] = {counting, hearing}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +209,7 @@ async def test_processes_that_write_at_once_lose_no_update(tmp_path: Path) -> No
         assert [await process.wait() for process in (one, two, three)] == [0] * 3
     a, b = file.read(tallies)
     assert a == b
-    # One commit may have been made that it had no time to say.
+    # One commit may have been made that it had no time to report.
     assert 3200 + rest <= a <= 3201 + rest
     assert reads > 10, "hints came from other processes"
     await file.close()
@@ -269,7 +269,7 @@ async def test_a_fork_that_outlives_its_killed_parent_holds_nobody_up(tmp_path: 
 
 @pytest.mark.parametrize("there", ["nothing", "a file", "a file and its log"])
 def test_a_file_in_a_folder_of_somebody_else_is_read_only(there: str) -> None:
-    # Not in the folder for tests, which others may not even look into.
+    # Not in the folder of the tests, which other users cannot enter.
     folder = Path(tempfile.mkdtemp())
     path = folder / "a.db"
     try:

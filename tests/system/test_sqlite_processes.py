@@ -1,4 +1,4 @@
-"""Three processes on one file: what holds within one process holds over all of them."""
+"""Three processes on one file: guarantees of one process hold over all of them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tests.unit.stores.tables import faults
 T = TypeVar("T")
 
 HANDS = 3
-LIMIT = 50  # seconds after which what should have happened is not waited for any more
+LIMIT = 50  # seconds after which a wait gives up
 
 pytestmark = pytest.mark.slow
 
 
 class Crew:
-    """A file, those who share it, and what they tell."""
+    """A file, the processes that share it, and their reports."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "jobs.db"
         self.story = folder / "story"
 
     def ask(self, verb: Callable[[Store], Awaitable[T]]) -> T:
-        """Ask the store once."""
+        """Call the store once."""
 
         async def main() -> T:
             store = SqliteStore(self.path, Runtime())
@@ -52,7 +52,7 @@ class Crew:
         return asyncio.run(main())
 
     def work(self, shares: Sequence[Sequence[Job]], waiting: int = 0) -> list[list[str]]:
-        """Let all submit their shares and work until everything is over; return their story."""
+        """Let all submit their shares and work until everything is over; return their reports."""
         total = sum(map(len, shares)) + waiting
         context = multiprocessing.get_context("spawn")
         hands = [
@@ -72,7 +72,7 @@ class Crew:
         return [line.split(" ") for line in self.story.read_text().splitlines()]
 
     def work_off(self, orders: Sequence[JobRequest]) -> list[list[str]]:
-        """Let all work until what was there before them is over."""
+        """Let all processes work until the earlier jobs are over."""
         self.ask(lambda store: store.add([JobBatch(tuple(orders))]))
         return self.work([[] for _ in range(HANDS)], waiting=len(orders))
 
@@ -91,7 +91,7 @@ def share(hand: int, count: int, **options: Any) -> list[Job]:
 
 
 def most_at_once(story: list[list[str]], field: int) -> Counter[str]:
-    """Return how many ran at once, at most, of all that are alike in a field."""
+    """Return the largest number of runs at once among those with the same field."""
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for words in story:
@@ -138,7 +138,7 @@ def test_keys_take_turns_whoever_claims(crew: Crew) -> None:
     crew.ask(lambda store: store.declare(spec(queue=fair_round_robin(weights={"B": 2}))))
     crew.work_off([order(f"job-{n:03}", key="ABC"[n % 3]) for n in range(120)])
     picked = [record["key"] for record in crew.audit(DEQUEUE)]
-    # B goes twice in each round, as long as it has jobs: 40 of them last for 20 rounds.
+    # B has two turns in each round while it has jobs: its 40 jobs last for 20 rounds.
     rounds = [picked[start : start + 4] for start in range(0, 80, 4)]
     assert [Counter(one) for one in rounds] == [Counter("ABBC")] * 20
 

@@ -1,4 +1,4 @@
-"""A stream that is read again and again, by readers and from a worker that are killed."""
+"""A stream that is read repeatedly, by readers and from a worker that are killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Play:
-    """The processes of one stream, and the file of what was read."""
+    """The processes of one stream, and the file of the reader."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""One module, started as people start modules: its tasks have one name, and every worker has it."""
+"""One module, started in all usual ways: its tasks have one name, and every worker has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on one store that do not read the same clocks: one is in a time namespace."""
+"""Workers on one store with different clocks: one is in a time namespace."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SHIFTS = (100_000, -60)
 
 
 def in_namespace(shift: int) -> list[str]:
-    """Return the words before a command that shift its clocks; skip where that cannot be done."""
+    """Return the command prefix that shifts clocks; skip where that is not possible."""
     program = shutil.which("unshare")
     if program is None:
         pytest.skip("unshare of util-linux is not installed")
-    # What is killed takes along what it has started there.
+    # --kill-child: killing it also kills what it has started.
     words = [program, "--time", "--fork", "--kill-child", f"--monotonic={shift}"]
     words.append(f"--boottime={shift}")
     tried = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
@@ -83,7 +83,7 @@ def test_when_a_process_began_is_the_same_from_every_time_namespace(shifted: lis
     assert told(shifted, text) == "True"
     text = f"from poolhand.runtime import *; print(process_started({pid}))"
     assert abs(int(told(shifted, text)) - int(process_started(pid) or 0)) <= 1
-    # Another process that has got the number began at another time.
+    # Another process with the same pid has another start time.
     assert not is_running(pid, str(int(started) + 2))
 
 

@@ -1,4 +1,4 @@
-"""What a type checker learns from the public surface: mypy over small programs."""
+"""What a type checker infers from the public API: mypy over small programs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ pool = Pool("typed", max_concurrent=2, queue=fair_round_robin(), backpressure=bo
 view = pool.with_options(priority=1, key="k", tenant_id="acme")
 """
 
-# What is said of each line: the type that is revealed, or the code of the error.
+# The expectation for each line: the revealed type, or the code of the error.
 REVEALED = {
     # an async function gives a ticket for its value, not for its coroutine
     "await pool.submit(review, 1984, deep=True)": "Ticket[str]",
@@ -279,7 +279,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what mypy, strict, says of each line; one run for all, since a start is slow."""
+    """Return the output of mypy --strict for each line; one run for all, since a start is slow."""
     folder = tmp_path_factory.mktemp("typed")
     lines = [f"reveal_type({line})" for line in REVEALED] + list(WRONG)
     body = "async def main() -> None:\n" + textwrap.indent("\n".join(lines), "    ")

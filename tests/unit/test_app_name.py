@@ -1,4 +1,4 @@
-"""A name of an app is an app, or an error in one line."""
+"""The name of an app leads to the app, or to an error of one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULE = "named_by_test"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to stand in; what is loaded from it is forgotten."""
+    """A working folder; modules loaded from it are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path

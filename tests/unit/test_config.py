@@ -1,4 +1,4 @@
-"""Settings come from one place each, are checked as a whole, and show no secret."""
+"""Settings: one source each, checked as a whole, without secrets in the output."""
 
 from __future__ import annotations
 

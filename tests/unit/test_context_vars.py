@@ -1,4 +1,4 @@
-"""Context that travels: which variables do, what they may hold, and how they come back."""
+"""Context that travels: which variables, which values, and how they are restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ context.register(locale, name="language")
 
 
 def apart(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test in a context of its own: no other one sees what it sets."""
+    """Run a test in its own context."""
 
     @wraps(test)
     def run(**given: Any) -> None:

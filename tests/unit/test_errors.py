@@ -128,7 +128,7 @@ MADE = [
 
 
 def declared() -> list[type[BaseException]]:
-    """Every exception class that the module makes."""
+    """Return every exception class that the module defines."""
     return [
         value
         for value in vars(errors).values()
@@ -139,7 +139,7 @@ def declared() -> list[type[BaseException]]:
 
 
 def drawn() -> Iterator[tuple[str, str | None]]:
-    """The names of the tree in the module's docstring, each with its parent."""
+    """Return the names of the tree in the module's docstring, each with its parent."""
     above: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         found = re.match(r"^([│├└─ ]*)([A-Z]\w+)(?:\s{2,}|$)", line)

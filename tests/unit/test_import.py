@@ -1,4 +1,4 @@
-"""What `import poolhand` brings along, and what it needs."""
+"""What `import poolhand` loads and needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import poolhand
 
-# asyncio itself brings socket, ssl and subprocess; everything else would be our doing.
+# asyncio itself loads socket, ssl and subprocess; everything else would come from poolhand.
 FOREIGN = {
     "aio_pika", "aiohttp", "anthropic", "anyio", "argparse", "asyncpg", "click", "fastapi",
     "greenlet", "http.client", "http.server", "httpx", "multiprocessing", "openai", "psycopg",
@@ -50,7 +50,7 @@ def python(code: str, *flags: str) -> str:
 
 @pytest.fixture
 def bare(tmp_path: Path) -> str:
-    """A line of code that makes poolhand and msgspec, and nothing else, importable."""
+    """Return a line of code that makes only poolhand and msgspec importable."""
     for package in (poolhand, msgspec):
         assert package.__file__ is not None
         folder = Path(package.__file__).parent

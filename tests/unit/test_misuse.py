@@ -1,4 +1,4 @@
-"""Wrong calls of the public API say what to write instead."""
+"""Wrong calls of the public API are answered with the right call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime: clocks, randomness, and threads that are used again."""
+"""The runtime: clocks, randomness, and reused threads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LONG = 30.0
 
 @pytest.fixture
 def idle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let threads end as soon as they have nothing to do."""
+    """Let threads end as soon as they are idle."""
     monkeypatch.setattr(module, "IDLE_THREAD_SECONDS", 0.0)
 
 
 def idents(runtime: Runtime, calls: int) -> list[int]:
-    """Return the threads of calls made one after the other, each after the last is over."""
+    """Return the threads of calls made one after the other."""
     seen: SimpleQueue[int] = SimpleQueue()
     found = []
     for _ in range(calls):
@@ -74,7 +74,7 @@ def test_a_thread_that_never_returns_does_not_keep_the_process() -> None:
 
 
 def test_calls_one_after_the_other_need_few_threads() -> None:
-    # A thread says that it is idle just after its call is over, so a second one may be needed.
+    # A thread reports itself as idle just after its call, so a second one may be needed.
     assert len(set(idents(Runtime(), 200))) <= 20
 
 

@@ -1,4 +1,4 @@
-"""A timedelta is taken wherever seconds are."""
+"""A timedelta is accepted wherever seconds are."""
 
 from __future__ import annotations
 

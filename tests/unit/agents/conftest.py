@@ -1,4 +1,4 @@
-"""Where the tests of sessions keep their jobs."""
+"""The stores of the session tests."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def test_the_state_of_a_session_goes_from_turn_to_turn(url: str) -> None:
         assert record.state["messages"] == ["hello", "again"]
         assert sorted(record.state) == ["context", "created_at", "messages", "session_id"]
         assert (record.id, record.tenant, record.user) == ("s-1", "acme", "ann")
-        # The same name of another tenant is another session.
+        # The same name under another tenant is another session.
         assert await result(await assistant.session("s-1", tenant="x").submit("hi")) == 1
         assert await result(await assistant.session("s-2", tenant="acme").submit("hi")) == 1
         assert [len(one.state["messages"]) for one in await talk.revisions()] == [1, 2]
@@ -114,7 +114,7 @@ async def test_what_is_saved_in_a_turn_stays_whatever_becomes_of_it(url: str) ->
 
 
 class Busy:
-    """An agent whose turns wait until they are let go."""
+    """An agent whose turns wait until the test releases them."""
 
     def __init__(self, url: str, on_busy: str) -> None:
         self.app = App(url)
@@ -235,7 +235,7 @@ async def test_a_session_belongs_to_the_user_of_its_first_turn(url: str) -> None
         record = await own.record()
         assert record is not None
         assert (record.user, len(await own.revisions()), len(await own.history())) == ("ann", 1, 1)
-        # An operator is nobody's user, and sees all.
+        # An operator belongs to no user and sees all sessions.
         view = await app.operator().session("s")
         assert view is not None
         assert view.user == "ann"
@@ -323,7 +323,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
         store = store_proxy(app.core)
         wrote = await store.put([Put("first", b"")])
         assert wrote is not None
-        (one,) = wrote  # 1 in a new store, more where others have deleted theirs
+        (one,) = wrote  # 1 in a new store, more where documents were deleted before
         for _ in range(deleted):
             await store.put([Put("gone", b"")])
         await store.delete("gone")
@@ -346,7 +346,7 @@ async def test_only_so_many_revisions_are_kept(url: str) -> None:
         talk = assistant.session("s")
         wrote = await store_proxy(app.core).put([Put("first", b"")])
         assert wrote is not None
-        before = wrote[0] - 1  # 0 in a new store, more where others have deleted theirs
+        before = wrote[0] - 1  # 0 in a new store, more where documents were deleted before
         for ticket in [await talk.submit() for _ in range(65)]:
             await result(ticket)
         kept = await talk.revisions()
@@ -478,7 +478,7 @@ async def test_a_turn_that_saves_often_can_still_be_rolled_back(url: str) -> Non
         session.state["messages"].append(message)
         if message == "often":
             tries.append(1)
-            # As many as are kept, and more, before another attempt looks at them.
+            # More than are kept, before another attempt reads them.
             for _ in range(39 if len(tries) == 1 else 1):
                 await session.save()
             if len(tries) == 1:

@@ -1,4 +1,4 @@
-"""Turns of one session from several apps at once, each on a connection of its own."""
+"""Turns of one session from several apps at once, each on its own connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 60
 
 
 class Crowd:
-    """Apps that submit turns of one session, and run them; the first turn waits for `goes_on`."""
+    """Apps that submit and run turns of one session; the first turn waits for `goes_on`."""
 
     def __init__(self, url: str, on_busy: str) -> None:
         self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
@@ -45,7 +45,7 @@ class Crowd:
             self.at_once -= 1
 
     async def play(self) -> tuple[Job, list[Ticket[Any] | BaseException]]:
-        """Let all submit at once while the first turn runs; return it, and what each got."""
+        """Let all apps submit while the first turn runs; return it, and what each submit got."""
         async with AsyncExitStack() as stack, asyncio.timeout(LIMIT):
             for app in self.apps:
                 await stack.enter_async_context(app)
@@ -88,7 +88,7 @@ async def test_the_last_of_many_that_interrupt_each_other_goes_on(
     assert Status.COMPLETED in ends
     done = [f"m{number}" for number, end in enumerate(ends) if end is Status.COMPLETED]
     said = set(crowd.messages)
-    # What was saved by those that were cut stays, or is taken back; nothing that completed is lost.
+    # State saved by interrupted turns stays, or is rolled back; no completed turn is lost.
     assert set(done) <= said
     if on_busy == "rollback":
         assert said == set(done)

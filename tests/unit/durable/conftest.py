@@ -1,4 +1,4 @@
-"""Where the tests of the farm keep their jobs."""
+"""The stores of the tests of durable jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.conditions import use_url
 
-# The contract holds what differs between a file, memory and a file that was used.
+# The contract tests cover the differences between a file, memory and a used file.
 MEMORY = pytest.param("memory", marks=pytest.mark.full)
 USED = pytest.param("sqlite-used", marks=pytest.mark.full)
 
@@ -21,12 +21,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres", USED])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store that several apps may have open, new or used by others before."""
+    """The URL of a store that several apps can open, new or used by others before."""
     return shared(request, tmp_path)
 
 
 def shared(request: pytest.FixtureRequest, folder: Path) -> str:
-    """Return the URL of the store that a parameter names: its kind, and its condition."""
+    """Return the URL of the store that a parameter names: its kind and its condition."""
     kind, _, condition = request.param.partition("-")
     file = f"sqlite:///{folder / 'jobs.db'}"
     url: str = file if kind == "sqlite" else request.getfixturevalue("store_schema")

@@ -1,4 +1,4 @@
-"""Tasks that see the context of their submitter, also in processes that find them by name."""
+"""Tasks that read the context of their submitter, also in processes that find them by name."""
 
 from __future__ import annotations
 

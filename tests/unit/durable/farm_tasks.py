@@ -1,4 +1,4 @@
-"""Tasks that other processes find by their names."""
+"""Tasks that other processes find by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = App(os.environ.get("FARM_TASKS_URL", "memory://"))
 
 @app.task(run_in="process")
 def where(text: str) -> tuple[str, int, int | None, str]:
-    """Return what this process knows of its job."""
+    """Return what this process knows about its job."""
     job = current_job()
     assert job is not None
     return text, os.getpid(), fencing_token(), job.id
@@ -24,7 +24,7 @@ def where(text: str) -> tuple[str, int, int | None, str]:
 
 @app.task(run_in="process", retry=Retry(attempts=2))
 def die(code: int) -> None:
-    """End the process in the middle of the job."""
+    """Kill the process in the middle of the job."""
     os.kill(os.getpid(), signal.SIGKILL if code == 9 else code)
 
 
@@ -35,7 +35,7 @@ def fail(text: str) -> None:
 
 @app.task
 async def alone(path: str) -> tuple[int, int | None]:
-    """An async task, which runs in a process of its own only when it is suspected."""
+    """An async task, which runs in its own process only when it is a suspect."""
     await asyncio.sleep(0)
     note(path, f"{os.getpid()}")
     return os.getpid(), fencing_token()
@@ -52,14 +52,14 @@ def patient() -> str:
 
 @app.task
 async def hang(path: str) -> Any:
-    """Write down that it runs, and stay."""
+    """Record that it runs, and stay."""
     note(path, f"{os.getpid()} {fencing_token()}")
     await asyncio.Event().wait()
 
 
 @app.task
 async def count(path: str) -> int:
-    """Write down that it runs."""
+    """Record that it runs."""
     note(path, f"{os.getpid()} {fencing_token()}")
     return os.getpid()
 

@@ -1,4 +1,4 @@
-"""What the tests of the farm share: apps over stores that a test brings, machines, troubles."""
+"""Helpers of the tests of durable jobs: apps over a store of the test, machines, store faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Heard", "Machine", "SharedStore", "StoreApp", "seeded", "until"]
 
 
 class StoreApp(App):
-    """An app over a store that somebody else has made; each is on a machine of its own."""
+    """An app over an existing store; each app is on a machine of its own."""
 
     def __init__(
         self, store: SharedStore, runtime: Runtime, *, events: Events | None = None, **options: Any
@@ -35,11 +35,11 @@ class StoreApp(App):
 
 
 class Machine(SeededRuntime):
-    """Another computer on the same virtual clock: its processes cannot be looked at from here."""
+    """Another machine on the same virtual clock: its processes cannot be inspected from here."""
 
     def __init__(self, runtime: SeededRuntime, host: str) -> None:
         super().__init__(runtime.loop)
-        # One source for all: from the same seed, two would give the same names.
+        # One random source for all: two with the same seed would make the same names.
         self.random = runtime.random
         self._origin = runtime
         self._host = host
@@ -52,10 +52,10 @@ class Machine(SeededRuntime):
 
 
 class SharedStore(MemoryStore):
-    """A memory store that outlives its apps, as a file does, and can be away for a while.
+    """A memory store that outlives its apps, as a file does, and can be unavailable.
 
-    While it is `down` every verb says so; what came to it before is done. Each verb may take
-    `lag()` seconds on its way in, and again on its way back.
+    While it is `down` every verb raises; verbs that had begun are done. Each verb may take
+    `lag()` seconds before it begins, and again before it returns.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -66,7 +66,7 @@ class SharedStore(MemoryStore):
         self.lag: Callable[[], float] | None = None
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Ask the tables directly, as a person with a SQL shell would."""
+        """Query the tables directly, as a person with a SQL shell does."""
         return self._file.read(lambda connection: connection.execute(text, values).fetchall())
 
     async def travel(self) -> None:
@@ -79,7 +79,7 @@ class SharedStore(MemoryStore):
             raise Unavailable("the store is away")
 
     async def close(self) -> None:
-        """Stay open for the others."""
+        """Stay open for the other apps."""
 
 
 async def _take(runtime: SeededRuntime, seconds: float) -> None:
@@ -110,13 +110,13 @@ for _name in VERBS:
 
 
 async def until_later(condition: Callable[[], bool], runtime: SeededRuntime) -> None:
-    """Let virtual time pass until something holds."""
+    """Advance virtual time until the condition holds."""
     while not condition():  # noqa: ASYNC110 - there is no event for "anything changed"
         await asyncio.sleep(0.1)
 
 
 async def stored(app: App, id: str) -> Stored:
-    """Return what the store of an app keeps of a job."""
+    """Return the stored record of a job."""
     connection = await app.core.connection()
     found = (await connection.thread.ask(lambda: connection.store.get([id])))[0]
     assert found is not None
@@ -124,7 +124,7 @@ async def stored(app: App, id: str) -> Stored:
 
 
 async def bury_all(app: App) -> list[Claim]:
-    """End all leases in the store of an app, as a reaper that takes it for dead does."""
+    """Expire all leases in the store of an app, as a reaper does that counts it as dead."""
     connection = await app.core.connection()
 
     async def expire_owner() -> list[Claim]:
@@ -139,7 +139,7 @@ async def bury_all(app: App) -> list[Claim]:
 
 
 class Gate:
-    """A job that waits until the test lets it go on."""
+    """A job that waits until the test releases it."""
 
     def __init__(self) -> None:
         self.entered = 0
@@ -151,7 +151,7 @@ class Gate:
 
 
 async def connected(app: App, workers: int) -> None:
-    """Wait until so many workers are known to the store of an app, with what they publish."""
+    """Wait until the store of an app knows so many workers, with what they publish."""
     store = store_proxy(app.core)
     while workers != sum(one.owner.catalogue is not None for one in await store.leases()):  # noqa: ASYNC110 - no event tells it
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from tests.unit.pool.support import until
 
 
 class Clerk:
-    """An agent that answers, refuses, or waits to be let go."""
+    """An agent that answers, refuses, or waits until it is released."""
 
     gate = asyncio.Event()
     closed = 0
@@ -40,7 +40,7 @@ def make(folder: Path, **options: Any) -> AgentPool:
 
 
 async def over(pool: AgentPool, id: str) -> dict[str, Any]:
-    """Return what is known of a job when it is over."""
+    """Return the view of a job when it is over."""
     found: dict[str, Any] = {}
 
     def look() -> bool:
@@ -71,7 +71,7 @@ async def test_a_kept_agent_pool_that_is_full_refuses_or_has_its_submitters_wait
     async with make(tmp_path) as pool:
         first = await pool.submit_nowait("ann", "wait")
         async with asyncio.timeout(30):
-            # Until a worker has claimed it, it takes the place of one that waits.
+            # Until a worker has claimed it, it takes the place of a waiting job.
             while pool.snapshot().active == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         second = await pool.submit_nowait("bob", 1)

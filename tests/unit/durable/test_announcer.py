@@ -1,4 +1,4 @@
-"""What a worker reports of jobs: once for each cause for which jobs are set aside."""
+"""The announcer: a worker reports once for each cause for which it sets jobs aside."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_task_that_a_busy_worker_has_is_no_warning_and_one_that_none_has
             over.set()
             for ticket in tickets:
                 await ticket
-        # Its worker is gone: now nobody has the task, which is said once.
+        # Its worker is gone: no worker has the task now, which is reported once.
         await asyncio.sleep(LOOK_AGAIN)
         for _ in range(3):
             await hold.submit()

@@ -1,4 +1,4 @@
-"""Which values come back as arguments and results, and what is said of those that would not."""
+"""Which values come back as arguments and results, and the errors for those that would not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNANNOTATED: Any = Unannotated
 
 
 class Tags(list[Any]):
-    """A list of the user's own."""
+    """A list subclass of the user."""
 
 
 class Cat(BaseModel):
@@ -390,7 +390,7 @@ def test_a_call_or_a_result_may_be_whatever_its_codec_makes_of_it() -> None:
     assert made.unpack_result(made.pack_result((1, NOON.date()))) == [1, "2030-01-01"]
 
 
-# What can never work
+# Types that can never be stored
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_an_annotation_that_means_nothing_at_run_time_is_named() -> None:
         made.pack_result(NOON)
 
 
-# What others have written
+# Payloads of older versions
 
 
 def test_calls_and_results_of_older_versions_are_read() -> None:

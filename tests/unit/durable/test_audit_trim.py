@@ -1,4 +1,4 @@
-"""Audit records are kept for long, not for ever."""
+"""Audit records are deleted when their retention is over."""
 
 from __future__ import annotations
 

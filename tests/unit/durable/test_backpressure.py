@@ -1,4 +1,4 @@
-"""What happens to a submit when a stored pool is full: every policy, for all apps of a store."""
+"""Backpressure of a full stored pool: every policy, over all apps of a store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pier:
         self.call = self.task_of(self.app)
 
     def another(self) -> App:
-        """Return another app on the same store, as another process has one."""
+        """Return another app on the same store, as another process has."""
         app = StoreApp(self.store, self.runtime, events=self.heard.events)
         app.pool("pier", max_concurrent=self._slots, backpressure=self._policy, **self._options)
         return app
@@ -162,7 +162,7 @@ async def test_blocked_submitters_come_in_one_after_the_other(runtime: SeededRun
         await pier.call.submit(0)
         await until(lambda: pier.gate.entered == 1)
         await pier.call.submit(1)
-        # By turns from two processes: the order is that of the store.
+        # Alternating between two processes: the order is that of the store.
         waiting = [
             await pier.park(pier.call if number % 2 else call, number) for number in range(2, 6)
         ]
@@ -247,7 +247,7 @@ async def test_a_place_at_the_last_moment_is_taken_or_refused_but_never_both(
         await until(lambda: pier.gate.entered == 1)
         await pier.call.submit(1)
         submitting = await pier.park(pier.call, 2)
-        # At the very moment when the wait is over.
+        # At the very moment when the wait times out.
         runtime.loop.call_later(5, pier.gate.opened.set)
         (found,) = await asyncio.gather(submitting, return_exceptions=True)
         await asyncio.sleep(10)

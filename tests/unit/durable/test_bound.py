@@ -1,4 +1,4 @@
-"""Signed calls belong to their jobs: whoever can write to the store cannot run them as others."""
+"""Signed calls belong to their jobs: a writer to the store cannot run them as other jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT = 30
 OLD, NEW = b"old secret, long enough", b"new secret, long enough"
 BEFORE = KeyRing({"k1": OLD}, current="k1")
 RING = KeyRing({"k2": NEW, "k1": OLD}, current="k2")
-# How a job was ordered, and what a worker is told of it: where in these lists what stands.
+# The index of each field in the stored job request, and in the stored call record.
 ORDERED = {"pool": 0, "session": 7, "tenant": 8, "user": 9}
 BRIEF = {"task": 0, "retry": 2, "timeout": 3, "soft_timeout": 4, "run_in": 5, "on_crash": 6}
 
@@ -57,7 +57,7 @@ Change = Callable[[Any], Any]
 
 
 class Shop(NamedTuple):
-    """An app, a task of it that pays, and what was run."""
+    """An app, its task that pays, and the calls that ran."""
 
     app: App
     pay: TaskSubmitter[[str], str]
@@ -85,7 +85,7 @@ def shop_at(path: Path, ring: KeyRing | None) -> Shop:
 
 
 def edit(path: Path, column: str, id: str, place: int, change: Change) -> None:
-    """Change one thing of a stored job behind the back of its store."""
+    """Change one field of a stored job directly in the database."""
     with sqlite3.connect(path / "jobs.db") as file:
         (data,) = file.execute(SELECT[column], (id,)).fetchone()
         parts = msgspec.msgpack.decode(data)
@@ -101,7 +101,7 @@ def statement(path: Path, sql: str, *parameters: Any) -> None:
 
 
 async def ended(app: App, pay: TaskSubmitter[..., Any], ids: list[str]) -> list[Job]:
-    """Return jobs when all of them are over."""
+    """Return the jobs when all of them are over."""
     async with asyncio.timeout(LIMIT):
         tickets = [await ticket(app, pay, id) for id in ids]
         return [await wait(one) for one in tickets]
@@ -296,7 +296,7 @@ async def test_a_turn_that_joins_another_is_signed_for_itself(tmp_path: Path) ->
         await assistant.session("s-2", user="ana").submit("four")
         connection = await app.core.connection()
         (line,) = await connection.thread.ask(lambda: connection.store.read(f"inbox/{first.id}"))
-    # A line that was said in one session does not count in another.
+    # A message of one session is not accepted in another.
     statement(tmp_path, COPY_INBOX, f"inbox/{first.id}", f"inbox/{other.id}")
     async with app, app.worker(), asyncio.timeout(LIMIT):
         with pytest.raises(JobFailed, match="BadSignature"):

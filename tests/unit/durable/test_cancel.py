@@ -1,4 +1,4 @@
-"""Cancelling stored jobs: waiting and running ones, from here and from elsewhere."""
+"""Cancelling stored jobs: waiting and running ones, from this process and from others."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_a_job_that_does_not_stop_is_over_after_its_grace(runtime: SeededR
         began = runtime.monotonic()
         assert await ticket.cancel()
         assert 3 <= runtime.monotonic() - began <= 3.5
-        # Its code runs on, and counts against the cap of its pool until it ends.
+        # Its code still runs, and counts against the cap of its pool until it ends.
         assert await follower - began >= 19
 
 
@@ -185,10 +185,10 @@ async def test_a_wish_survives_the_worker_that_did_not_hear_it(runtime: SeededRu
         async with here, here.worker(drain_timeout=0):
             ticket = await task.submit()
             await until(lambda: gate.entered == 1)
-            # Wished and stopped at the same moment: given back, it is over instead of waiting.
+            # Cancel and stop at the same moment: the job is handed back and ends, it does not wait.
             wishing = asyncio.create_task(ticket.cancel())
             wished = "SELECT 1 FROM poolhand_claims WHERE wished = 1"
-            # The worker may hear the wish before this test sees it.
+            # The worker may see the request before this test does.
             await until(lambda: bool(store.query(wished)) or ticket.status.terminal)
         found = await there.get(ticket.id)
         assert found is not None

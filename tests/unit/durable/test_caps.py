@@ -16,7 +16,7 @@ from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded
 
 
 class Crowd:
-    """Counts who is inside, by name, and the most there ever were."""
+    """Counts running jobs by name, and the maximum of each."""
 
     def __init__(self) -> None:
         self.inside: Counter[str] = Counter()

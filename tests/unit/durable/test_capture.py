@@ -1,4 +1,4 @@
-"""What jobs print and log: every line with its job, none mixed, and bounded."""
+"""Captured output and logs of jobs: each line belongs to its job, none are mixed, bounded."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_twenty_jobs_at_once_are_told_apart(
             assert {stream: told(events, stream) for stream in expected(name)} == expected(name)
             assert {one.attempt for one in events} == {1}
     seen = capsys.readouterr()
-    # It goes on to where it went before.
+    # The output still reaches its original stream.
     assert "job-7 prints 3" in seen.out
     assert "job-7 complains 3" in seen.err
 

@@ -1,4 +1,4 @@
-"""What a worker tells, and what its jobs see of themselves."""
+"""The claim runner: the events that a worker emits, and what its jobs see of themselves."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ async def test_a_job_that_raises_anything_at_all_leaves_its_slot_free(url: str) 
 
 
 async def test_a_loop_that_is_blocked_does_not_keep_the_keeper_from_its_work(url: str) -> None:
-    """It renews the leases on a thread of its own."""
+    """The store thread renews the leases, not the loop of the worker."""
     app = App(url)
     renewed = threading.Event()
 

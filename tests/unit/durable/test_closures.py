@@ -1,4 +1,4 @@
-"""Closures in a store: they run where they live, whoever claims them, and are lost with it."""
+"""Closures in a store: they run only in their own process, and are lost with it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make(tmp_path: Path, **options: Any) -> Pool:
 
 
 def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
-    """Return a durable pool over a store that the test has made."""
+    """Return a durable pool over a store of the test."""
 
     class Kept(DurablePool):
         make_store = staticmethod(lambda url, runtime: store)
@@ -74,7 +74,7 @@ def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
 
 
 class Unseen(SharedStore):
-    """A store that may not say how its pools stand."""
+    """A store that can hide the state of its pools."""
 
     unseen = False
 
@@ -86,7 +86,7 @@ class Unseen(SharedStore):
 
 @contextmanager
 def another_process(tmp_path: Path, paused: bool) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The same pool in a process of its own, and the id of a closure that it has submitted."""
+    """The same pool in another process, and the id of a closure that it has submitted."""
     with subprocess.Popen(
         [sys.executable, "-c", POOL, str(tmp_path), "paused" * paused],
         stdout=subprocess.PIPE,
@@ -122,7 +122,7 @@ async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_hol
     ):
         assert [await pool.run(lambda: pool) for _ in range(20)] == [pool] * 20
         assert pool.dead() == []
-    # What it only passed on is nothing that it could tell of.
+    # The other worker only handed the closures on, so it emits no event about them.
     assert heard.of(JobRetried) == heard.of(JobEnded) == []
 
 
@@ -170,8 +170,8 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
 
         held = await pool.submit(hold)
         await began.wait()
-        # Its home has no slot free and cannot see that it should have; others may have it: it is
-        # set aside, and no attempt counts.
+        # Its own process has no free slot and cannot see the resize; a worker elsewhere claims it
+        # and sets it aside, and no attempt is charged.
         store.unseen = True
         await store.resize("kept", 5, "user")
         waiting = await pool.submit(lambda: 2)
@@ -182,7 +182,7 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
         explained = explain(Standing(job, None))
         assert explained.reason == "at_home"
         assert "its process, 1 on home" in str(explained)
-        # Nobody looks at it in vain again.
+        # No worker claims it in vain again.
         lines = await audited(store)
         await asyncio.sleep(60)
         assert await audited(store) == lines
@@ -220,7 +220,7 @@ async def test_a_drain_finishes_closures_that_others_have_set_aside(
         report = await pool.drain(60)
     assert await waiting == 2
     assert (report.completed, report.failed) == (2, 0)
-    # What goes on at its home is nothing to warn of.
+    # A closure that runs in its own process needs no warning.
     assert heard.of(JobSetAside) == []
 
 
@@ -244,7 +244,7 @@ def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
     homes = ClosureHomes(Runtime().identity())
     homes.look([])
     for _ in range(2):
-        # One look may have begun before the home came in.
+        # A look at the owners may have begun before this owner enrolled.
         assert homes.hold(OTHER, "job-1")
         assert homes.hold(OTHER, "job-1")
         homes.look([])
@@ -268,7 +268,7 @@ def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
         homes.hold(("elsewhere", "boot", number + 100, "1"), "job-2")
     homes.look([])
     homes.look([])
-    # It was forgotten, and is missed anew.
+    # The first observation was forgotten, so it starts again.
     assert homes.hold(OTHER, "job-1")
 
 
@@ -283,7 +283,7 @@ def test_a_home_on_this_host_is_gone_when_its_process_is() -> None:
     assert not homes.hold((host, "another boot", parent, started), "job-1")
     alive = (host, boot, parent, started)
     for _ in range(4):
-        # It lives, but not with this store: it may come back to it, or not.
+        # The process lives but does not use this store: it may open it again.
         assert homes.hold(alive, "job-1")
         homes.look([])
 
@@ -315,7 +315,7 @@ async def test_what_a_submitter_left_behind_is_cancelled_unless_it_has_a_key(
         keyed = pool.with_options(idempotency_key="k")
         for view in (pool, keyed):
             task = asyncio.ensure_future(view.submit(lambda: 5))
-            # It is in the store, but the answer is still on its way.
+            # The job is stored, but the submit has not returned yet.
             await asyncio.sleep(0.3)
             task.cancel()
             await asyncio.wait([task])

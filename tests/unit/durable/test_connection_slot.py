@@ -1,4 +1,4 @@
-"""Opening and closing: once for everybody, again after a failure, and nothing is left behind."""
+"""Opening and closing: once for all users, again after a failure, without leftovers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_pools_are_declared_before_anything_is_submitted(runtime: SeededRu
     async with app:
         (row,) = await store.pools()
         assert (row.spec.name, row.slots) == ("one", 3)
-        # Declared late: nobody may come in under other rules.
+        # Declared late: no job may be admitted under other rules.
         app.pool("two", max_concurrent=5, queue=fair_round_robin("customer"))
         await asyncio.gather(*(call.submit() for _ in range(10)))
         rows = {row.spec.name: row for row in await store.pools()}
@@ -165,12 +165,12 @@ def open_files() -> set[str]:
             found.add(os.readlink(f"/proc/self/fd/{name}"))
         except OSError:
             continue
-    # Pipes and event loops of the test runner come and go under numbers.
+    # Only files of the store: pipes and loops of the test runner come and go.
     return {name for name in found if name.startswith("/") and "jobs.db" in name}
 
 
 async def gone(name: str, but: set[threading.Thread]) -> None:
-    """Wait until no thread of that name is left, but those of others."""
+    """Wait until no thread of that name is left except those in `but`."""
     while any(one.name == name and one not in but for one in threading.enumerate()):  # noqa: ASYNC110
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Context that travels with a job: what its submitter had set is set where it runs."""
+"""Context that travels with a job: values of its submitter are set where the job runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HERE = os.getpid()
 
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """No store looks into a brief: two kinds of them are enough."""
+    """Two kinds of stores are enough: no store reads a call record."""
     return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
 
 
@@ -246,7 +246,7 @@ async def test_a_durable_pool_takes_it_along_for_tasks_and_closures(tmp_path: Pa
         request_id.set(object())
         with pytest.raises(UsageError, match="'farm_request_id'"):
             await pool.run(task, HERE)
-        # A closure never leaves the process: what it sees need not be JSON.
+        # A closure never leaves the process, so its context need not be JSON.
         assert await pool.run(lambda: request_id.get()) is request_id.get()
 
 

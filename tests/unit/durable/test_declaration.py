@@ -1,4 +1,4 @@
-"""Decorators refuse what is no function, and functions that need an object, with the cure."""
+"""Decorators refuse non-functions, and functions that need an object, with the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving a worker: what runs is finished or given back, and nothing is claimed that is not run."""
+"""Draining a worker: running jobs finish or are handed back; every claimed job runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_leaving_waits_for_what_runs(runtime: SeededRuntime) -> None:
             later = await call.with_options(delay=1).submit(1)
             await until(lambda: worker.running == 3)
         assert [await ticket for ticket in tickets] == [5, 10, 20]
-        # Nothing new was begun meanwhile.
+        # No job was started during the drain.
         assert (await later.refresh()).status is Status.QUEUED
 
 
@@ -153,7 +153,7 @@ async def test_everything_that_was_done_is_written_before_leaving_is_over(
         for _ in range(10):
             tickets = await call.submit_many([()] * 5)
             async with app.worker(2) as worker:
-                # At whatever moment: claimed, begun, done or written.
+                # At every stage: claimed, begun, done or written.
                 for _ in range(runtime.random.randrange(60)):
                     await asyncio.sleep(0)
                 await worker.drain(runtime.random.choice([0, 5]))
@@ -200,7 +200,7 @@ async def test_code_that_does_not_stop_keeps_its_lease_until_it_does(
         async with app.worker():
             await asyncio.sleep(20)
             assert (await ticket.refresh()).status is Status.RUNNING
-            # When its code has ended at last, the job is run again by the one who is there.
+            # When its code has ended, the worker that is there runs the job again.
             assert await ticket == 1
     assert most == 1
     assert ticket.snapshot().attempts == 1
@@ -334,7 +334,7 @@ def test_a_loop_that_ends_with_a_worker_at_work_gives_everything_back(url: str) 
         return ticket
 
     async def look(ticket: Any) -> None:
-        # The loop of that worker is gone; whatever it had claimed comes back to others.
+        # The loop of that worker is closed; other workers get the jobs it had claimed.
         async with app, app.worker(2):
             await until(lambda: len(runs) == 2)
             job = await ticket.refresh()
@@ -375,12 +375,12 @@ def test_a_loop_that_is_closed_under_a_worker_gives_its_claims_back(url: str) ->
 
     loop = asyncio.new_event_loop()
     ticket = loop.run_until_complete(begin())
-    # No task is cancelled and nothing is said: as if the interpreter had dropped it.
+    # No task is cancelled and nothing is logged: as if the interpreter had dropped the loop.
     tasks = asyncio.all_tasks(loop)
     loop.close()
     assert asyncio.run(look(ticket)) == 2
     for task in tasks:
-        # Python complains about tasks that never ended, which is the point here.
+        # Python reports tasks that never ended, as this test intends.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 

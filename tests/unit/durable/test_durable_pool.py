@@ -1,4 +1,4 @@
-"""A pool in a file or on a server: the same pool, and it outlives its process."""
+"""A pool in a file or on a server: it behaves like a pool in memory and outlives its process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-Place = dict[str, Any]  # the options of a pool that say where it is kept
+Place = dict[str, Any]  # the pool options that say where it is kept
 
 
 def in_file(tmp_path: Path) -> Place:
@@ -67,7 +67,7 @@ def reader(place: Place) -> App:
 
 
 class Shaky(SharedStore):
-    """A store that may be `blind`: it does everything but say how its pools stand."""
+    """A store that can be `blind`: every verb works except reading the state of pools."""
 
     blind = False
     looks = 0
@@ -80,7 +80,7 @@ class Shaky(SharedStore):
 
 
 async def occupy(pool: Pool, runtime: SeededRuntime) -> None:
-    """Have a job run that goes on for an hour."""
+    """Submit a job that runs for an hour."""
     began = asyncio.Event()
 
     async def hold() -> None:
@@ -92,7 +92,7 @@ async def occupy(pool: Pool, runtime: SeededRuntime) -> None:
 
 
 def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
-    """Return a durable pool over a store that the test has made."""
+    """Return a durable pool over a store of the test."""
 
     class Kept(DurablePool):
         make_store = staticmethod(lambda url, runtime: store)
@@ -249,7 +249,7 @@ async def test_a_repeated_key_says_that_the_result_of_a_closure_was_not_kept(
     async with make(place) as pool:
         keyed = pool.with_options(idempotency_key="k")
         assert await keyed.run(compute) is value
-        # In this process it is still there.
+        # This process still has the value.
         assert await keyed.run(compute) is value
     async with make(place) as again:
         same = await again.with_options(idempotency_key="k").submit(compute)
@@ -611,7 +611,7 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(tmp_path: Path)
         start.cancel()
         await asyncio.wait([start])
         if not start.cancelled():
-            # The store thread was quick: it had started before it could be cancelled.
+            # The pool had already started when the cancellation arrived.
             start.result()
             await pool.drain()
             pool = kept_in(store, tmp_path)

@@ -1,4 +1,4 @@
-"""Pools that many processes share: one pool for all of them, and nothing of anybody else's."""
+"""Pools that many processes share: one pool for all, separate from all other pools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tenant(store: str, id: str = "acme", name: str = "research", **options: Any)
 
 
 class Processes:
-    """Several processes, each on a machine of its own, that make the same pool on one store."""
+    """Several processes, each on its own machine, that make the same pool on one store."""
 
     def __init__(self, runtime: SeededRuntime) -> None:
         self.store = SharedStore(runtime)
@@ -124,7 +124,7 @@ async def test_a_process_sees_what_the_others_did(runtime: SeededRuntime) -> Non
             await until_later(lambda pool=pool: pool.snapshot().total == 6, runtime)  # type: ignore[misc]
             seen = pool.snapshot()
             assert (seen.completed, seen.failed) == (5, 1)
-    # A report is about what a process ran or had handed in.
+    # A drain report covers what the process ran or submitted.
     reports = [await pool.drain() for pool in (one, two)]
     assert [report.submitted for report in reports] == [0, 6]
     assert (reports[1].completed, reports[1].failed) == (5, 1)
@@ -274,7 +274,7 @@ async def test_tenants_with_pools_of_one_name_do_not_meet(schema: str) -> None:
         keyed = await acme.with_options(idempotency_key="k", session="s").submit(double, 1)
         with pytest.raises(PoolFull, match="'tenant/acme/research' is full"):
             await acme.submit(double, 2)
-        # Neither the cap nor the bound, nor the key, nor the session is theirs.
+        # Cap, bound, key and session of acme do not apply to globex.
         assert await globex.with_options(idempotency_key="k", session="s").run(double, 4) == 8
         dead = await globex.submit(int, "no number")
         await wait(dead)
@@ -316,7 +316,7 @@ async def test_the_jobs_of_a_tenants_pool_are_the_tenants(schema: str) -> None:
             assert (await view.submit(double, 1)).snapshot().tenant == "acme"
         with pytest.raises(UsageError, match=r"tenant='globex' is not allowed.*tenant 'acme'"):
             pool.with_options(tenant="globex")
-        # In an organisation there are many.
+        # A pool of an organisation accepts every tenant.
         assert (await org.submit(double, 1)).snapshot().tenant is None
         view = org.with_options(tenant="globex")
         assert (await view.submit(double, 1)).snapshot().tenant == "globex"

@@ -1,4 +1,4 @@
-"""What a durable pool and its tickets show is what the store held at a moment that they name."""
+"""Views of a durable pool and its tickets: the state of the store at the moment they name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def fail() -> None:
 
 @pytest.fixture
 def blocked() -> Iterator[Callable[[], Any]]:
-    """A job that holds its thread and does nothing until the test is over."""
+    """A job that blocks its thread until the test is over."""
     over = threading.Event()
     yield over.wait
     over.set()

@@ -1,4 +1,4 @@
-"""News from the store thread: subscribers are user code, which never runs there."""
+"""The event relay: subscribers are user code, which never runs on the store thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job tells: numbered without gaps, for whoever listens, over attempts and processes."""
+"""Events of a job: numbered without gaps, for every reader, over attempts and processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor: from a claim to a call, and from its end to a change of the store."""
+"""The executor: from a claim to a call, and from its end to a change in the store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HOME = ("host", "boot", 7, "1")
 
 
 def gone(home: Identity, id: str) -> bool:
-    """Say of every home that it is gone."""
+    """Report every process of a closure as gone."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with stored jobs is on the logger "poolhand", without a subscriber."""
+"""Failures of stored jobs are on the logger "poolhand", without a subscriber."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a job that is forgotten before its idempotency key is."""
+"""A job that was deleted before its idempotency key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORGET = (
 
 
 async def forget(url: str) -> None:
-    """Take the rows of jobs away, and leave their keys, as a restored table may."""
+    """Delete the rows of jobs and leave their keys, as a restored table may."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
             for statement in FORGET:

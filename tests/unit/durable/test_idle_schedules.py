@@ -16,11 +16,11 @@ from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
 from tests.unit.durable.support import connected
 
-GONE_PID = 2**22 + 1  # above the largest number Linux gives
+GONE_PID = 2**22 + 1  # above the largest pid of Linux
 
 
 class Later(Runtime):
-    """A runtime two days after."""
+    """A runtime whose clock is two days ahead."""
 
     def wall(self) -> datetime:
         return super().wall() + timedelta(days=2)
@@ -50,7 +50,7 @@ def with_other_tasks(url: str) -> App:
 
 
 async def schedule(app: App) -> None:
-    """Have a worker write the schedule of an app down."""
+    """Have a worker record the schedule of an app."""
     async with app, app.worker():
         while not await app.operator().schedules():  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0)

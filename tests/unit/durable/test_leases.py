@@ -1,4 +1,4 @@
-"""Leases: what happens when they are lost, cannot be renewed, or their owner is dead."""
+"""Leases that are lost, cannot be renewed, or belong to a dead owner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOREVER = 10_000.0
 
 
 class Farm:
-    """Two apps on one store with the same tasks, and what ran where."""
+    """Two apps on one store with the same tasks, and which app ran what."""
 
     def __init__(self, runtime: SeededRuntime, store: SharedStore | None = None) -> None:
         self.runtime = runtime
@@ -61,14 +61,14 @@ class Farm:
         return app.task(name="work")(work)
 
     async def kill(self, app: StoreApp) -> None:
-        """End an app as the death of its machine does: nothing is written any more."""
+        """End an app as a failure of its machine does: nothing more is written."""
         connection = await app.core.connection()
         app.core.slot.abandon()
         await until(lambda: connection.thread.closed)
 
 
 async def reap(app: App) -> list[Claim]:
-    """Take back everything that runs here, as a reaper does that takes its owner for dead."""
+    """Expire everything that runs here, as a reaper does that counts the owner as dead."""
     connection = await app.core.connection()
     me = connection.heartbeat.owner.id
     (lease,) = [one for one in await connection.store.leases() if one.owner.id == me]
@@ -104,12 +104,12 @@ async def test_a_result_under_a_lost_lease_is_refused(runtime: SeededRuntime) ->
     farm = Farm(runtime)
     one, two = farm.apps
     async with one, two, one.worker():
-        # The first renewal is that of the start, whenever that comes to it.
+        # The first renewal belongs to the start; wait until it is over.
         await asyncio.sleep(1)
         ticket = await farm.tasks[0].submit(2)
         await until(lambda: farm.ran == ["one"])
         await reap(one)
-        # Before the next renewal: it ends by itself, and nobody wants its result.
+        # Before the next renewal: it ends by itself, and its result is ignored.
         async with two.worker():
             await asyncio.sleep(3)
             assert await ticket == "two"
@@ -152,7 +152,7 @@ async def test_jobs_are_stopped_when_leases_could_not_be_renewed_for_20_seconds(
         assert farm.stopped == ["one"]
         assert len(farm.heard.of(LeaseLost)) == 1
         farm.store.down = False
-        # Nobody took it meanwhile: it was given back, and runs again here.
+        # No other worker took it: it was handed back, and runs again here.
         assert await ticket.result(timeout=200) == "one"
     assert farm.ran == ["one", "one"]
     assert ticket.snapshot().attempts == 1
@@ -375,7 +375,7 @@ async def test_nothing_new_is_begun_under_leases_that_cannot_be_renewed(
     runtime: SeededRuntime,
 ) -> None:
     class Deaf(SharedStore):
-        """A store that takes everything but renewals."""
+        """A store on which only renewals fail."""
 
         deaf = False
 
@@ -477,7 +477,7 @@ async def test_an_outage_of_the_store_kills_nobody(runtime: SeededRuntime) -> No
         farm.store.down = True
         await asyncio.sleep(60)
         farm.store.down = False
-        # Nobody could renew, and whoever looks first after it must not take the others for dead.
+        # No process could renew; the first one that looks must not count the others as dead.
         assert await ticket.result(timeout=10) == "one"
         await asyncio.sleep(20)
         assert {lease.owner.id for lease in await farm.store.leases()} == owners
@@ -564,7 +564,7 @@ async def test_a_process_says_which_pools_its_workers_serve(runtime: SeededRunti
 @seeded
 async def test_while_much_is_old_the_leader_goes_on_forgetting(runtime: SeededRuntime) -> None:
     class Old(SharedStore):
-        """Has ten sweeps of jobs to forget."""
+        """Has enough old jobs for ten sweeps."""
 
         sweeps = 0
 

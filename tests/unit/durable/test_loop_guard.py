@@ -1,4 +1,4 @@
-"""Jobs that reach for the event loop they share with their worker."""
+"""Jobs that interfere with the event loop they share with their worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 40
 
 
 class Room:
-    """An app with a job that waits, one that answers, and one that cancels all it can find."""
+    """An app with a job that waits, one that answers, and one that cancels every task it finds."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
@@ -67,7 +67,7 @@ async def test_a_job_that_cancels_every_task_of_its_loop_stops_no_worker(
         bad = await room.sweep.submit(below)
         while (await bad.refresh()).status is not Status.CANCELLED:
             pass
-        # Those that were ended with it have lost nothing, not even an attempt.
+        # The jobs that ended with it lost nothing, not even an attempt.
         await until(lambda: room.entered == 4)
         room.gate.set()
         assert [await ticket for ticket in held] == ["held", "held"]

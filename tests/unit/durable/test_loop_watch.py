@@ -1,4 +1,4 @@
-"""The loop of a worker that rests is watched while jobs run, and only then."""
+"""The loop of a worker is watched only while jobs run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def watchers() -> list[threading.Thread]:
 
 
 async def until_nobody_watches() -> None:
-    """Wait for those of other tests, too, whose loop is closed."""
+    """Wait until no watchdog is left, including those of other tests."""
     rest = asyncio.Event()
     async with asyncio.timeout(LIMIT):
         while watchers():

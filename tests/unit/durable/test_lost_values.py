@@ -1,4 +1,4 @@
-"""Values that their own type changes when they are stored: refused, not changed."""
+"""Values that their own type changes when stored are refused, not changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from poolhand.errors import Undecodable, UsageError
 from poolhand.wire.wire import Wire
 from tests.unit.durable.test_argument_types import there_and_back
 
-# The hour that the clocks of Berlin show twice.
+# the hour that the clocks of Berlin show twice
 TWICE = datetime(2030, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
 
 

@@ -1,4 +1,4 @@
-"""Stored jobs that await stored jobs: what can never end gets Deadlock, and nothing else does."""
+"""Stored jobs that await stored jobs: a wait that can never end gets Deadlock, no other does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.testing import SeededRuntime
 from poolhand.views import Job
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, until_later
 
-LATEST = 15.0  # seconds after which a wait that cannot end has ended
+LATEST = 15.0  # seconds within which a wait that cannot end has ended
 
 
 class Family:
@@ -170,7 +170,7 @@ async def test_the_cap_of_the_pool_may_be_what_is_held(runtime: SeededRuntime) -
 async def never_within(
     runtime: SeededRuntime, family: Family, tickets: list[Ticket[int]], done: Callable[[], None]
 ) -> None:
-    """See that nothing is found for long; then let things go on, and all is well."""
+    """Check that no deadlock is reported for a minute; then release the jobs and let them end."""
     await until_later(lambda: family.begun == len(tickets), runtime)
     await asyncio.sleep(60)
     assert family.caught == []

@@ -1,4 +1,4 @@
-"""A pool that several apps declare with different settings, seen in the log and by the doctor."""
+"""A pool that several apps declare with different settings: the log and the doctor say so."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_the_doctor_names_workers_that_declare_a_pool_differently(shared_u
             assert finding.fix is not None
             assert finding.fix.startswith("declare it the same in all apps and versions")
         await connected(one, 1)
-        # The other worker is gone; what it declared still holds.
+        # The other worker is gone; its declaration is still in force.
         assert len(await conflicts(one)) == 1
     assert await conflicts(one) == []
 

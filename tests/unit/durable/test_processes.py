@@ -51,7 +51,7 @@ def app_of(url: str, heard: Heard | None = None) -> App:
 
 @contextmanager
 def worker(url: str, slots: int = 2, drain: float = 0.2) -> Iterator[subprocess.Popen[str]]:
-    """A worker in a process of its own, ready to work."""
+    """A worker in another process, ready to claim."""
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, str(slots), str(drain)],
         cwd=ROOT,
@@ -80,7 +80,7 @@ async def lines(path: Path, count: int) -> list[str]:
 
 
 async def crash_twice(app: App) -> None:
-    """Claim what waits and let its owner die, twice."""
+    """Claim the waiting jobs and let their owner die, twice."""
     connection = await app.core.connection()
     store, heartbeat = connection.store, connection.heartbeat
 
@@ -190,7 +190,7 @@ async def test_the_jobs_of_a_killed_worker_run_again_within_seconds(
                 first.wait()
                 after = (await lines(path, 6))[3:]
                 assert {line.split()[0] for line in after} == {str(second.pid)}
-        # Tokens grow: whoever keeps the highest can refuse the others.
+        # Tokens grow, so a service that keeps the highest can refuse older ones.
         assert max(int(line.split()[1]) for line in before) < min(
             int(line.split()[1]) for line in after
         )
@@ -208,7 +208,7 @@ async def test_the_jobs_of_a_killed_worker_run_again_within_seconds(
 
 
 def insist(process: subprocess.Popen[str]) -> None:
-    """Interrupt a process again until it ends, as people do: one may be lost on its way."""
+    """Interrupt a process until it ends: one signal may be lost."""
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -307,7 +307,7 @@ except KeyboardInterrupt:
 
 @contextmanager
 def submitter(url: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that waits for a place."""
+    """A process whose submitter waits for a place."""
     command, pipe = [sys.executable, "-c", SUBMITTER, url], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:

@@ -194,7 +194,7 @@ async def test_a_task_that_no_worker_knows_waits_says_so_and_runs_when_its_worke
             explained = await tickets[0].explain()
             assert explained.reason == "unknown_task"
             assert "start one whose code registers it" in str(explained)
-            # Each cost one claim, and one line names the task.
+            # Each job cost one claim, and one event names the task.
             assert len(heard.of(JobSetAside)) == 1
             assert await store.causes() == {"default": {"task:known here": 3}}
             dequeued = await store.read(STREAM, kind=DEQUEUE)
@@ -286,10 +286,10 @@ async def test_a_call_that_an_older_version_of_its_task_does_not_accept_waits_fo
             explained = await tickets[0].explain()
             assert explained.reason == "other_version"
             assert "give new parameters a default" in str(explained)
-            # Each cost one claim of this worker, and it does not claim them again.
+            # Each job cost this worker one claim, and it does not claim them again.
             assert len(heard.of(JobSetAside)) == 1
             assert len(await store.read(STREAM, kind=DEQUEUE)) == 3
-            # Those of its own version go on beside them.
+            # Jobs of its own version run beside them.
             assert await (await call.submit(7)) == 7
         async with after.worker():
             assert [await one for one in tickets] == ["0 km", "1 km", "2 km"]

@@ -128,7 +128,7 @@ async def test_a_window_of_jobs_is_in_the_pool_at_a_time(url: str) -> None:
     app.pool("capped", max_concurrent=2, backpressure=bounded(1, on_full="drop_oldest"))
     double = doubler(app, pool="capped")
     async with app, app.worker(2):
-        # With more than the queue holds, older items would be dropped for newer ones.
+        # With more items in the pool than its queue holds, older ones would be dropped.
         assert await double.map(range(30)) == [2 * number for number in range(30)]
         assert await count(app, "capped") == {Status.COMPLETED: 30}
 

@@ -64,7 +64,7 @@ def test_jobs_run_until_a_signal_comes(url: str, capsys: pytest.CaptureFixture[s
 
     @app.task(name="stop")
     def stop() -> int:
-        # A thread of this process, while the worker's loop has the main one.
+        # On another thread of this process: the worker's loop has the main thread.
         os.kill(os.getpid(), signal.SIGTERM)
         return 7
 

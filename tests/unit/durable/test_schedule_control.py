@@ -1,4 +1,4 @@
-"""Schedules with arguments, paused, resumed and triggered, by whoever is there."""
+"""Schedules with arguments: paused, resumed and triggered from any process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BY = "anna"
 
 
 def noting(app: App, ran: list[Any], *kept: Any, **named: Any) -> Task[..., Any, Any]:
-    """Have the arguments of a schedule of ten seconds noted when it runs."""
+    """Note the arguments of a ten-second schedule when it runs."""
 
     @app.every(10, args=kept, kwargs=named)
     @app.task(name="note")
@@ -36,7 +36,7 @@ def noting(app: App, ran: list[Any], *kept: Any, **named: Any) -> Task[..., Any,
 
 
 def bare(app: App) -> Operator:
-    """Return the operator of a command, which has nothing but the store."""
+    """Return the operator of a command, which has only the store."""
     return Operator(store_proxy(app.core), app.core.runtime)
 
 
@@ -210,7 +210,7 @@ async def test_a_name_means_the_schedule_that_is_declared_not_one_that_a_deploy_
             done = await operator.pause_schedule("note", BY)
             assert done is not None
             assert done.arguments == "'globex'"
-        # With no worker left all of them may be meant.
+        # Without a worker the name may mean any of them.
         await asyncio.sleep(90)
         with pytest.raises(UsageError, match="has 2 schedules"):
             await operator.resume_schedule("note", BY)

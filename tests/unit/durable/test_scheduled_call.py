@@ -1,4 +1,4 @@
-"""The call of a schedule is packed on the thread of the user, once for all its moments."""
+"""The call of a schedule is encoded on the user's thread, once for all its moments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ threads: dict[str, set[str]] = {"validate": set(), "write": set(), "repr": set()
 
 
 class Query(BaseModel):
-    """An argument whose code records the threads that it runs on."""
+    """An argument that records the threads on which its code runs."""
 
     text: str
 

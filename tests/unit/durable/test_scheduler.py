@@ -1,4 +1,4 @@
-"""Schedules over a store: each moment once, whoever dies, whatever the clock does."""
+"""Schedules over a store: each moment runs once, whatever process dies, whatever the clock does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def moment() -> datetime:
 
 
 def clock(app: App, ran: list[datetime], seconds: float, missed: str = "once") -> None:
-    """Have the moments of an interval noted."""
+    """Note the moments of an interval."""
 
     @app.every(seconds, missed=missed)
     @app.task(name="note")
@@ -64,7 +64,7 @@ async def test_each_moment_runs_once_over_all_processes(runtime: SeededRuntime) 
         began = runtime.wall()
         await asyncio.sleep(105)
         ended = runtime.wall()
-    # The first look takes its time, too.
+    # The first check takes time, too.
     assert ran[-10:] == expected(began, ended, 10)[-10:]
     assert len(ran) in (10, 11)
 
@@ -179,7 +179,7 @@ async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothi
     runtime: SeededRuntime,
 ) -> None:
     class Forgetful(SharedStore):
-        """Takes a job and is gone when that is to be written down."""
+        """Accepts a job, and fails when the moment is recorded."""
 
         dead = False
 
@@ -285,7 +285,7 @@ async def test_a_pool_that_blocks_its_submitters_does_not_block_the_schedules(
         began = runtime.wall()
         await asyncio.sleep(95)
         assert ran == expected(began, runtime.wall(), 10)
-        # Parked, a moment would be gone with this process.
+        # A parked moment would be lost with this process.
         assert heard.of(SubmitterParked) == []
         gate.opened.set()
         for one in blocks:
@@ -443,7 +443,7 @@ def test_what_is_scheduled_is_a_task_as_before() -> None:
     assert plain("now") is None
 
 
-# What is refused where it is declared
+# Refused where it is declared
 
 
 def takes_one(name: str) -> None: ...

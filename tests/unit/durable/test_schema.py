@@ -26,7 +26,7 @@ class Order:
 
 
 class Strange:
-    """A type that has no schema."""
+    """A type without a schema."""
 
 
 def task(order: Order, note: str = "", *more: int, model: Model | None = None, **rest: Any) -> None:

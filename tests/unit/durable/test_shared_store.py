@@ -1,4 +1,4 @@
-"""Two apps on one file, as two processes have it: caps, keys, places and leases are shared."""
+"""Two apps on one file, as in two processes: caps, keys, places and leases are shared."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_key_is_one_job_for_both(shared_url: str) -> None:
 
 
 async def row_of(connection: StoreConnection) -> PoolRow:
-    """Return the only pool that is not one of others."""
+    """Return the only pool of this test."""
     rows = await connection.thread.ask(connection.store.pools)
     (row,) = [one for one in rows if one.spec.name != STRANGER]
     return row
@@ -134,7 +134,7 @@ async def test_a_lost_lease_stops_the_job_and_the_other_runs_it(shared_url: str)
         await theirs.thread.ask(reap)
         async with two.worker():
             await until(lambda: pair.ran == [7, 7])
-            # At its next renewal the first one hears of it, and stops.
+            # At its next renewal the first app sees that the lease is lost, and stops the job.
             await mine.thread.ask(mine.heartbeat.renew)
             await until(lambda: pair.inside == 1)
             pair.opened.set()

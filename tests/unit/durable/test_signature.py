@@ -1,4 +1,4 @@
-"""Signatures: which calls are taken, and how a kept call is made."""
+"""Signatures: which calls are accepted, and how a stored call is made."""
 
 from __future__ import annotations
 

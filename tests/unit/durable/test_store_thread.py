@@ -1,4 +1,4 @@
-"""The store thread: whoever asks is answered, whatever happens, on whatever loop or thread."""
+"""The store thread: every caller gets an answer, on whatever loop or thread it is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_an_answer_comes_to_the_loop_that_asked() -> None:
 
 
 class Asked(MemoryStore):
-    """Notes the request in whose context jobs are added."""
+    """Notes the context variable of each `add`."""
 
     def __init__(self, runtime: Runtime, found: list[str]) -> None:
         super().__init__(runtime)
@@ -96,7 +96,7 @@ async def test_a_closed_keeper_answers_with_an_error() -> None:
         with pytest.raises(Unavailable, match="closed"):
             await asyncio.to_thread(store_thread.ask_sync, nothing)
         store_thread.do("anything", nothing)
-        # Until the thread is gone, and after.
+        # Until the thread has ended, and after that.
         await asyncio.to_thread(thread.join)
 
 
@@ -241,7 +241,7 @@ async def test_what_goes_on_ends_with_the_keeper(runtime: SeededRuntime) -> None
 
 
 class Interrupting(Runtime):
-    """Has Ctrl-C pressed while the loop of the store thread is being woken, once that is wanted."""
+    """Presses Ctrl-C once, while the loop of the store thread is being woken."""
 
     wanted = False
 
@@ -278,7 +278,7 @@ def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
 
 @seeded
 async def test_a_store_is_asked_in_the_order_of_the_askers(runtime: SeededRuntime) -> None:
-    """One after the other: what a caller was answered is there when it asks again."""
+    """In order: a caller sees its own earlier writes when it asks again."""
     store = SharedStore(runtime)
     store_thread = StoreThread(store, runtime, Heard().events)
     seen: list[int] = []

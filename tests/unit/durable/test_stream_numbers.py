@@ -1,4 +1,4 @@
-"""How far a stream is written is found without reading it."""
+"""The last number of a stream is found without reading the stream."""
 
 from __future__ import annotations
 

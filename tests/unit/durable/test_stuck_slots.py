@@ -1,4 +1,4 @@
-"""Stuck slots: jobs that wait behind code which does not stop are told which code that is."""
+"""Stuck slots: explain names the code behind which a job waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poolhand.stores.open import store_of
 
 @asynccontextmanager
 async def behind_stuck_code(app: App) -> AsyncIterator[tuple[str, StoredTicket[None], Event]]:
-    """Give the id of a job whose thread does not stop, one that waits behind it, and the gate."""
+    """Yield the id of a job whose thread does not stop, a job that waits behind it, and a gate."""
     gate = Event()
 
     @app.task(name="draw", timeout=0.05, retry=None)
@@ -43,7 +43,7 @@ async def behind_stuck_code(app: App) -> AsyncIterator[tuple[str, StoredTicket[N
 
 
 async def until_reason(ticket: StoredTicket[None], reason: str) -> str:
-    """Ask until a job waits for that reason; return the words."""
+    """Repeat `explain` until the job waits for that reason; return its text."""
     while (found := await ticket.explain()).reason != reason:
         pass
     return found.text

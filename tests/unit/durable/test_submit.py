@@ -1,4 +1,4 @@
-"""Submitting: from loops, threads and jobs, once per key, and never more than was asked for."""
+"""Submitting: from loops, threads and jobs, once per key, and never more than requested."""
 
 from __future__ import annotations
 

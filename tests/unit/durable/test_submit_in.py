@@ -1,4 +1,4 @@
-"""Jobs that come with a transaction of the user's own, on a connection of the user's own."""
+"""Jobs submitted in the user's own transaction, on the user's own connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 class Shop:
-    """An app over PostgreSQL beside a table and a connection of the user's."""
+    """An app over PostgreSQL, with a table and a connection of the user."""
 
     def __init__(self, app: App, connection: Any) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Tickets of code without an event loop: waiting, cancelling, looking, from any thread."""
+"""Tickets of code without an event loop: waiting, cancelling and looking, from any thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.contract.support import over
 
 @contextmanager
 def worker(app: App, slots: int = 4, pools: list[str] | None = None) -> Iterator[None]:
-    """Run a worker of the app on a thread with a loop of its own, as another process would."""
+    """Run a worker of the app on a thread with its own loop, as another process would."""
     started, stop = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -71,7 +71,7 @@ def test_a_script_submits_and_waits_for_the_value(url: str) -> None:
 def test_the_error_of_a_job_is_raised(url: str) -> None:
     app = App(url)
     add = adder(app, retry=Retry(attempts=1))
-    # The worker runs in this process, which therefore knows the exception itself.
+    # The worker runs in this process, so the exception itself is available.
     with worker(app), pytest.raises(ValueError, match="a negative number"):
         add.submit_sync(-1).result()
 

@@ -1,4 +1,4 @@
-"""Tasks: what goes in comes out on the other side, typed; what cannot is refused at the submit."""
+"""Tasks: arguments and results arrive typed; values that cannot are refused at the submit."""
 
 from __future__ import annotations
 
@@ -206,12 +206,12 @@ async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
             await ticket
         assert (await stored(app, ticket.id)).dead
         assert len(runs) == 1
-        # The slot is free for what follows.
+        # The slot is free for the next job.
         assert not isinstance(await (await give.submit()).refresh(), BaseException)
 
 
 def returning(hint: Any, value: Any) -> Any:
-    """Return a function that is annotated to return one thing and returns another."""
+    """Return a function whose result does not have its annotated type."""
 
     async def give() -> Any:
         return value
@@ -285,7 +285,7 @@ async def test_a_result_that_can_be_read_as_its_annotation_is_read_so(
 
 
 class Hostile:
-    """A value that breaks whoever looks at it."""
+    """A value that raises wherever it is inspected."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -500,7 +500,7 @@ async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
         return 1
 
     labels = ("key", "idempotency_key", "session", "tenant", "user")
-    # As long as they may be, and such that nothing can make them shorter.
+    # As long as allowed, and incompressible.
     wide: Any = {name: "".join(map(chr, Random(name).choices(SIGNS, k=333))) for name in labels}
     async with app, app.worker():
         assert await (await call.with_options(**wide).submit()) == 1

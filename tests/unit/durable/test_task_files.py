@@ -1,4 +1,4 @@
-"""Two services that have different tasks of one name, in files of one name."""
+"""Two services with different tasks of one name, in files of one name."""
 
 from __future__ import annotations
 

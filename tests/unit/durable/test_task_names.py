@@ -1,4 +1,4 @@
-"""One function under two names, as its module was started in two ways."""
+"""One function under two names, because its module was started in two ways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def answer(session: Session, text: str) -> str:
 async def test_a_job_runs_where_its_task_has_a_longer_or_shorter_name(
     runtime: SeededRuntime, name: str, known_as: str, ring: KeyRing | None
 ) -> None:
-    """Also one that a worker of another service has set aside before."""
+    """Also for a job that a worker of another service has set aside before."""
     store = SharedStore(runtime)
     web, stranger, worker = (StoreApp(store, runtime, wire=Wire(ring=ring)) for _ in range(3))
     task = web.task(name=name)(double)
@@ -124,7 +124,7 @@ async def test_a_task_of_another_file_whose_name_ends_alike_is_another_task(
             jobs = [(await stored(shop, one.id)).job for one in tickets]
             assert {job.waits_for for job in jobs} == {"task:shop.tasks.refund"}
             assert {job.attempts for job in jobs} == {0}
-            # Each cost one claim: the worker does not offer to run them again.
+            # Each job cost one claim; the worker does not claim them again.
             assert len(await store.read(STREAM, kind=DEQUEUE)) == 4
             assert await (await in_bank.submit(1)) == "bank"
         async with shop.worker(slots=2):

@@ -25,7 +25,7 @@ async def add_later(number: int) -> int:
 
 
 class Wrapped:
-    """As a task stands in a module in place of its function."""
+    """A task that replaces its function in a module."""
 
     fn = staticmethod(add)
 

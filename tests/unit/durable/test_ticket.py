@@ -100,7 +100,7 @@ async def test_a_job_that_ends_with_the_wait_still_gives_its_value(runtime: Seed
     async with here, there, there.worker():
         ticket = await submits.submit()
         await asyncio.sleep(0.5)
-        # It is over, and nothing has told this app.
+        # The job is over, and this app has not been notified.
         assert not ticket.snapshot().status.terminal
         assert await ticket.result(timeout=0) == 7
 
@@ -233,7 +233,7 @@ async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: Seeded
         await until(lambda: gate.entered == 1)
         waiting = asyncio.ensure_future(ticket.result(timeout=60))
         await asyncio.sleep(2)
-        # As a store that was emptied by hand.
+        # As in a store that was emptied by hand.
         store.query("DELETE FROM poolhand_jobs WHERE id = ?", ticket.id)
         with pytest.raises(JobLost, match="is no longer kept"):
             await waiting

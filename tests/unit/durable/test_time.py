@@ -1,4 +1,4 @@
-"""Times of stored jobs: delays, moments of the calendar, expiry; all on virtual time."""
+"""Times of stored jobs: delays, calendar times and expiry, all in virtual time."""
 
 from __future__ import annotations
 

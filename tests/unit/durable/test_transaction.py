@@ -1,4 +1,4 @@
-"""Jobs that are taken together with the user's own writes, or not at all."""
+"""Jobs that are stored together with the user's own writes, or not at all."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def test_in_memory_jobs_and_tables_go_with_it() -> None:
             await tx.execute("CREATE TABLE orders (number INTEGER)")
             await tx.execute("INSERT INTO orders VALUES (1)")
             id = await double.submit_in(tx, 4)
-            # Until it commits, no other reader sees it.
+            # Until the commit, no other reader sees it.
             assert await app.get(id) is None
         with pytest.raises(ZeroDivisionError):
             await _fail_inside(app)
@@ -235,5 +235,5 @@ async def test_who_leaves_while_it_begins_leaves_nothing_open(
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        # Only when nothing is open can anybody else write.
+        # Another write succeeds only if no transaction is left open.
         assert (await shop.invoice.submit(1)).status is Status.QUEUED

@@ -1,4 +1,4 @@
-"""A store that is away for a while: nothing is lost, refusals are loud and quick."""
+"""A store that is unavailable for a while: nothing is lost; refusals are reported, and soon."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_submit_to_a_store_that_does_not_answer_is_refused_in_time(
         assert runtime.monotonic() - began <= 11
         store.silent = False
         assert await (await keyed.submit()) == 1
-        # The first one comes through at last, and meets its key.
+        # The first submit reaches the store at last, and finds its key in use.
         await asyncio.sleep(100)
         rows = await store.pools()
         assert (rows[0].queued, rows[0].running) == (0, 0)
@@ -180,7 +180,7 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
     runtime: SeededRuntime,
 ) -> None:
     class Picky(SharedStore):
-        """A store with a fault of its own: it breaks on one job."""
+        """A store with a fault: it fails for one job."""
 
         broken = ""
 
@@ -211,7 +211,7 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
         assert jobs[2].status is Status.FAILED
         assert jobs[2].error is not None
         assert jobs[2].error.message == "its outcome cannot be stored (TypeError)"
-        # The worker is as good as new.
+        # The worker still works.
         assert await (await call.submit(9)).result(timeout=5) == 9
     assert [event.what for event in heard.of(StoreTrouble)] == ["worker"]
 
@@ -286,7 +286,7 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
             store.down = True
         began = runtime.monotonic()
     assert runtime.monotonic() - began <= 5
-    # Its lease was never given back; another one finds it dead.
+    # Its lease was never released; another process finds it dead.
     store.down = False
     other = StoreApp(store, runtime)
     gate.opened.set()
@@ -303,7 +303,7 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
     runtime: SeededRuntime,
 ) -> None:
     class Halting(SharedStore):
-        """A store that takes everything but outcomes."""
+        """A store on which only outcomes cannot be written."""
 
         halting = False
 
@@ -335,7 +335,7 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
         first = await stubborn.with_options(key="k").submit()
         await asyncio.sleep(1)
         store.halting = True
-        # It is over, stuck, and gone before the store hears any of it.
+        # The job is over, its slot was stuck and is free again before the store records any of it.
         await asyncio.sleep(10)
         store.halting = False
         assert (await wait(first)).status is Status.FAILED

@@ -79,7 +79,7 @@ async def test_a_worker_knows_which_jobs_it_cut_short_and_which_did_not_stop() -
             await until(lambda: len(begun) == 3)
             report = await worker.drain(0)
         cut = {one.name: (one.in_thread, one.stuck) for one in worker.cut_short}
-        # One that went to its end when it was asked to stop is done.
+        # A job that ran to its end when it was asked to stop is done.
         assert cut == {"draw": (True, True), "ask": (False, False)}
         assert (report.completed, report.handed_back, report.stuck) == (1, 1, 1)
         gate.set()

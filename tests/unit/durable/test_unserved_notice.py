@@ -1,4 +1,4 @@
-"""Whoever awaits a job that no worker serves is warned, once for each pool."""
+"""Awaiting a job that no worker serves logs a warning, once for each pool."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ALL = ["loaded", "connected", "unnamed"]
 
 @pytest.fixture
 def warm() -> Iterator[App]:
-    """Give the app of the module, cold."""
+    """Yield the app of the module before any warm-up."""
     warm_tasks.WARMED.clear()
     warm_tasks.app.core.warm_ups._begun.clear()
     yield warm_tasks.app

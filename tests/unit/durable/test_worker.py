@@ -1,4 +1,4 @@
-"""A worker as those see it who stand beside it: its jobs, its quota, how long it needs."""
+"""A worker seen from its program: running jobs, quota, and how long a drain needs."""
 
 from __future__ import annotations
 

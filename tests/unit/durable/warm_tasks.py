@@ -1,4 +1,4 @@
-"""An app with warm-ups, whose tasks tell what was warmed up in the process that runs them."""
+"""An app with warm-ups; its tasks return what was warmed up in the process that runs them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ AT = datetime(2030, 1, 2, tzinfo=UTC)
 
 
 class Still:
-    """A worker in which nothing changes."""
+    """A worker whose state never changes."""
 
     stuck = 0
     attempts = (3, 1)

@@ -1,4 +1,4 @@
-"""What a farm writes down of itself, and the wishes that it finds."""
+"""The record that a farm writes, and the requests that it finds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUEST = ControlRequest("w-1", ControlKind.DRAIN, "ann")
 
 
 class Board:
-    """The documents of a store, as others see them."""
+    """The documents of a store, as other processes see them."""
 
     def __init__(self, store: SharedStore, inbox: ControlInbox) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""The post of a worker: it shows life, hears orders, and ends a process that nobody else ends."""
+"""The control thread of a worker: sends heartbeats, receives orders, and ends its process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 
 class Bearer:
-    """A process with a post, and the other end of its pipe."""
+    """A process with a control thread, and the other end of its pipe."""
 
     def __init__(self, *words: str, settings: FarmSettings = SETTINGS, first: bytes = b"") -> None:
         self.link, theirs = socket.socketpair()
@@ -77,12 +77,12 @@ class Bearer:
                 return message
 
     def line(self) -> str:
-        """Return the next thing that its worker was told."""
+        """Return the next order that its worker received."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def rest(self) -> list[str]:
-        """Return all that its worker was told, once it has ended."""
+        """Return all orders that its worker received, once it has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.read().splitlines()
 
@@ -102,7 +102,7 @@ Bear = Callable[..., Bearer]
 
 @pytest.fixture
 def bear() -> Iterator[Bear]:
-    """Start processes that are ended with the test."""
+    """Start processes that end with the test."""
     made: list[Bearer] = []
 
     def start(*words: str, **options: FarmSettings | bytes) -> Bearer:
@@ -118,7 +118,7 @@ def is_leaving(heartbeat: HeartbeatMessage) -> bool:
     return heartbeat.leaving is not None
 
 
-# Showing life
+# Heartbeats
 
 
 def test_a_worker_shows_life_before_it_is_ready(bear: Bear) -> None:
@@ -171,7 +171,7 @@ def test_an_order_to_stop_is_passed_on_and_confirmed_at_once(bear: Bear) -> None
     worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     worker.send(Stop(FARM, None, "fewer are enough"))
     assert worker.line() == "stop None fewer are enough"
-    # Not only at the next heartbeat, which is far away.
+    # At once, not with the next heartbeat, which is far away.
     assert worker.until(HeartbeatMessage, is_leaving).leaving == "fewer are enough"
 
 
@@ -228,7 +228,7 @@ def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
     assert [job.id for job in worker.until(SnapshotAnswer).snapshot.finished] == ["done-0"]
 
 
-# Ends of its own
+# Ending by itself
 
 
 def test_an_orphan_stops_at_once_and_is_gone_soon(bear: Bear) -> None:

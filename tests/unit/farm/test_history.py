@@ -1,4 +1,4 @@
-"""The last jobs that ended: as many as are kept, page by page, none twice."""
+"""The history of ended jobs: bounded, page by page, none twice."""
 
 from __future__ import annotations
 

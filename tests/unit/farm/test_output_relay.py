@@ -1,4 +1,4 @@
-"""The relay: what worker processes write, line by line, harmless, and with its worker."""
+"""The output relay: lines of worker processes, escaped, with the name of their worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poolhand.farm.output_relay import LAST_OUTPUT, OutputRelay
 
 
 class Screen:
-    """What stands where the supervisor writes."""
+    """Stands for the stdout or stderr of the supervisor."""
 
     def __init__(self) -> None:
         self._read, self.file = os.pipe()
@@ -26,7 +26,7 @@ class Screen:
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """Give a place to write to, for output and errors."""
+    """Return places for output and errors."""
     screen = Screen()
     monkeypatch.setattr(relaying, "STDOUT", screen.file)
     monkeypatch.setattr(relaying, "STDERR", screen.file)
@@ -89,7 +89,7 @@ def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
     relay = OutputRelay(shows=False)
     output, errors = relay.open("w.1")
     say(output)
-    # The other end is held by somebody whom nobody waits for.
+    # The other end is held by a process that the relay does not wait for.
     relay.close()
     os.close(errors)
     assert len(os.listdir("/dev/fd")) == before
@@ -98,7 +98,7 @@ def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
 def test_a_relay_whose_thread_ends_before_it_is_woken_is_closed_without_an_error() -> None:
     relay = OutputRelay(shows=False)
     output, errors = relay.open("w.1")
-    # As if the thread had seen the wish to end between that and the call that wakes it.
+    # As if the thread had seen the request to end before the call that wakes it.
     relay._closing = True
     say(output)
     say(errors)

@@ -1,4 +1,4 @@
-"""What a supervisor and a worker say arrives as it was said, however the pipe cuts it."""
+"""Messages between supervisor and worker arrive intact, however the pipe splits them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: a closed list, told to whoever listens, at no cost when nobody does."""
+"""Events: a closed list, sent to every subscriber, at no cost without one."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ CLOSED_LIST = {
     "SubmitRefused",
     "SubmitterParked",
 }
-# These tell of trouble; the tests of the check-ups, the watchdog, the processes and the farm hear
-# them.
+# These report problems; the tests of check-ups, the watchdog, processes and the farm
+# cover them.
 FINDINGS = {
     "ExecutorSmall",
     "JobSetAside",
@@ -67,7 +67,7 @@ FINDINGS = {
 
 
 class Unwanted(Events):
-    """Fails when anything is told; nobody listens, so nothing may be."""
+    """Fails on every event: without a subscriber none may be built."""
 
     __slots__ = ()
 
@@ -76,7 +76,7 @@ class Unwanted(Events):
 
 
 async def everything(pool: Pool) -> None:
-    """Makes all that a pool of one slot, a queue of two and a policy of retries can tell happen."""
+    """Causes every event of a pool with one slot, a queue of two and a retry policy."""
     gate = asyncio.Event()
 
     async def stubborn() -> None:
@@ -167,7 +167,7 @@ async def test_events_cannot_be_changed_by_those_who_hear_them(runtime: SeededRu
             event.pool = "mine"  # type: ignore[misc]
 
 
-# What they tell
+# Their content
 
 
 @seeded
@@ -254,7 +254,7 @@ async def test_a_parked_submitter_is_told_and_submitted_before_it_starts(
         assert names == ["JobSubmitted", "JobStarted"]
 
 
-# Who hears them
+# Subscribers
 
 
 @seeded

@@ -1,4 +1,4 @@
-"""Failures on the logger "poolhand": readable, harmless, and not twice."""
+"""Failures on the logger "poolhand": readable, escaped, and logged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: one per event, readable, and safe from what jobs say."""
+"""Log lines: one per event, readable, and safe from text of jobs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HOSTILE = [
 
 
 class Page(logging.Handler):
-    """Keeps what is logged."""
+    """Keeps log records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def test_json_is_one_object_per_line(page: Page) -> None:
     }
 
 
-# What jobs say
+# Text of jobs
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])

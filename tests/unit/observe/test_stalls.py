@@ -1,4 +1,4 @@
-"""Blocked event loops and stuck slots are logged by default, once each, with the job to blame."""
+"""Blocked event loops and stuck slots are logged by default, once each, with the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONCE = Retry(attempts=1)
 
 
 class Lines(logging.Handler):
-    """Collects warnings; `logged` is set by the first one that names a blocked loop."""
+    """Collects warnings; `logged` is set by the first one about a blocked loop."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Log lines are throttled by name, and what is held back is counted."""
+"""Log lines are throttled by name, and suppressed ones are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: what the spans of a job say, where they stand, and that they never get in the way."""
+"""Traces: attributes and parents of the spans of a job; a failing tracer affects no job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Traced:
 
     @contextmanager
     def request(self) -> Iterator[trace.Span]:
-        """Be inside a span of the user's own, as a web request is."""
+        """Enter a span of the user, as a web request does."""
         with self.provider.get_tracer("user").start_as_current_span("request") as span:
             yield span
 
@@ -65,7 +65,7 @@ class Traced:
         return job
 
     def start(self, job: Job, context: Context | None = None, slot: int = 0) -> Job:
-        """Begin the next attempt of a job, a second after it was submitted."""
+        """Begin the next attempt of a job, a second after its submit."""
         job = replace(
             job,
             status=Status.RUNNING,
@@ -78,14 +78,14 @@ class Traced:
         return job
 
     def finish(self, job: Job, status: Status = Status.COMPLETED, **fields: Any) -> Job:
-        """End a job three seconds after it was submitted."""
+        """End a job three seconds after its submit."""
         fields = {"finished_at": job.submitted_at + 3 * SECOND, "ran": 2.0, **fields}
         job = replace(job, status=status, **fields)
         self.events.emit(JobEnded(job.pool, job))
         return job
 
     def retry(self, job: Job, **fields: Any) -> Job:
-        """End an attempt, half a second after it began, that another one follows."""
+        """End an attempt half a second after its begin; another attempt follows."""
         job = replace(job, **{"status": Status.SCHEDULED, "run_at": AT, "ran": 0.5, **fields})
         self.events.emit(JobRetried(job.pool, job))
         return job
@@ -509,7 +509,7 @@ def test_pools_on_several_threads_share_a_trace(traced: Traced) -> None:
     assert held(traced.tracer) == 0
 
 
-# A trace that breaks
+# A tracer that raises
 
 
 class Breaking(SpanProcessor):

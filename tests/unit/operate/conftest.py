@@ -1,4 +1,4 @@
-"""What is seen and done is the same on every store."""
+"""Views and actions are the same on every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator sees and does: jobs, pools, the audit log."""
+"""Views and actions of an operator: jobs, pools, the audit log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_listed_job_says_that_no_worker_serves_its_pool(world: World) ->
     for owner in (
         Owner("submits", "elm/9", "b", 300, "1"),
         Owner("other", "elm/9", "b", 300, "1", works=True, pools=("two",)),
-        # A process of this machine that was killed, and whose lease is not yet taken back.
+        # A killed process of this machine whose lease has not expired yet.
         Owner("gone", host, boot, 2**22 + 1, "1", works=True),
     ):
         await world.enroll(owner)

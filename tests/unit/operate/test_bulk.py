@@ -1,4 +1,4 @@
-"""What an operator does to many jobs at once, and how a job is named by a part of its id."""
+"""Actions of an operator on many jobs at once, and shortened ids."""
 
 from __future__ import annotations
 

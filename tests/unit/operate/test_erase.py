@@ -1,4 +1,4 @@
-"""Erasing a session: nothing of it is left, and nothing brings it back."""
+"""Erasing a session: all its data is deleted, and nothing restores it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 
 
 def chatting(app: App) -> Any:
-    """Return an agent that leaves its message wherever one can be left."""
+    """Return an agent that leaves its message in every place that stores data."""
 
     @tool
     async def look_up(what: str) -> str:
@@ -91,7 +91,7 @@ async def test_of_what_is_erased_no_byte_is_left_in_the_file(tmp_path: Path, siz
                 await result(await door.submit(f"{said} {number} " * size))
         assert MARKER.encode() in raw(path)
         assert await app.operator().erase_session("s", "anna") is not None
-        # While the store is open: its log is cut at once.
+        # While the store is open: its log is truncated at once.
         assert MARKER.encode() not in raw(path)
         assert path.with_name("jobs.db-wal").stat().st_size == 0
         assert b"nothing" in raw(path)
@@ -102,7 +102,7 @@ def raw(path: Path) -> bytes:
 
 
 class Running:
-    """A session, and a turn of it that has begun and waits; then the session is erased."""
+    """A session with a turn that has begun and waits; then the session is erased."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
@@ -160,7 +160,7 @@ async def test_a_turn_that_ends_after_its_session_was_erased_does_not_bring_it_b
         assert stored is not None
         assert stored.job.marks == (SESSION_ERASED,)
         assert await running.door.history() == []
-        # The next turn begins a new one.
+        # The next turn begins a new session.
         await result(await running.door.submit("first"))
         record = await running.door.record()
     assert record is not None

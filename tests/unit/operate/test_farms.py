@@ -1,4 +1,4 @@
-"""Farms: what is seen of them, and what is wished of them and answered."""
+"""Farms: their views, and requests to them with their answers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def a_farm(id: str = FARM, *workers: WorkerRecord, **more: Any) -> FarmRecord:
 
 
 async def write_down(store: Store, *records: FarmRecord) -> None:
-    """Write what supervisors write of themselves."""
+    """Write the records of supervisors."""
     await store.put([Put(f"{FARMS}{one.id}", write(one), ttl=KEEP) for one in records])
 
 
@@ -82,7 +82,7 @@ async def write_down(store: Store, *records: FarmRecord) -> None:
 async def farming(
     store: Store, answer: ControlAnswer = DONE, farm: str = FARM
 ) -> AsyncIterator[list[ControlRequest]]:
-    """Do the part of a supervisor: answer all wishes that a farm finds; give what they were."""
+    """Answer all requests as a supervisor does; return them."""
     found: list[ControlRequest] = []
     heard = asyncio.Event()
     end = store.subscribe(lambda topic: heard.set() if topic == TOPIC else None)
@@ -113,7 +113,7 @@ async def left_behind(store: Store) -> list[str]:
     return await store.scan(REQUESTS) + await store.scan(ANSWERS)
 
 
-# Seeing
+# Views
 
 
 async def test_farms_are_seen_by_their_ids_without_those_that_cannot_be_read(world: World) -> None:
@@ -131,7 +131,7 @@ async def test_signals_of_workers_age_with_the_record_and_a_supervisor_falls_sil
 ) -> None:
     record = write(a_farm(FARM, a_worker(1, heard=0.5)))
     for age, silent in ((0.0, False), (3.0, False), (9.0, True), (12.0, True)):
-        # As if it had been written so long ago.
+        # As if it had been written that long ago.
         await world.store.put([Put(f"{FARMS}{FARM}", record, ttl=KEEP - age)])
         farm = await seen(world)
         assert farm.age == pytest.approx(age, abs=1.0)
@@ -175,7 +175,7 @@ async def test_workers_of_no_farm_are_seen_beside_those_of_farms(world: World) -
     ]
 
 
-# Steering
+# Control
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_nobody_steers_a_farm_without_a_name() -> None:
             await operator.snapshot(FARM, limit=0)
 
 
-# Trouble
+# Problems
 
 
 async def test_a_farm_that_does_not_answer_is_asked_no_more(
@@ -339,7 +339,7 @@ async def test_a_farm_that_does_not_answer_is_asked_no_more(
 
 
 class AnsweredLate(MemoryStore):
-    """A store where a farm answers a wish at the moment it is taken back."""
+    """A store in which a farm answers a request at the moment it is withdrawn."""
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         if key.startswith(REQUESTS):

@@ -1,4 +1,4 @@
-"""What is found wrong with a store, and what is said to mend it."""
+"""Findings about a store, and their fixes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from poolhand.runtime import Runtime, process_started
 from poolhand.stores.sqlite.store import MemoryStore
 from tests.unit.operate.world import Clock, World
 
-GONE_PID = 2**22 + 1  # above the largest number Linux gives
+GONE_PID = 2**22 + 1  # above the largest pid of Linux
 
 
 class Kept(MemoryStore):
-    """A memory store that keeps what it has when it is closed, as a file would."""
+    """A memory store that keeps its data when it is closed, as a file does."""
 
     async def close(self) -> None:
         pass
@@ -227,7 +227,7 @@ async def test_a_store_that_takes_nothing_is_found(clock: Clock) -> None:
 
 
 class Filed(MemoryStore):
-    """A store with a file, of which a test says how it is."""
+    """A store with a file whose state the test sets."""
 
     path = Path("agents.db")
     permissions = 0o600

@@ -1,4 +1,4 @@
-"""Numbers in few words."""
+"""Short forms of numbers and durations."""
 
 from __future__ import annotations
 

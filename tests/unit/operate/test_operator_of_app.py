@@ -1,4 +1,4 @@
-"""The operator of an app sees and does from any loop what lives on the store thread."""
+"""The operator of an app works from any event loop."""
 
 from __future__ import annotations
 

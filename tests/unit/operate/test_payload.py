@@ -1,4 +1,4 @@
-"""What a job was called with and returned is shown, or what it is instead."""
+"""Payload views: arguments and result of a job, or a description of what cannot be shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADVICE = "--json shows all"
 
 @asynccontextmanager
 async def ran(path: Path, *args: Any, **options: Any) -> AsyncIterator[PayloadView]:
-    """Give what is seen of a job that has run, by an operator without the keys of the app."""
+    """Return the payload view of a job that has run, by an operator without the keys of the app."""
     app = App(f"sqlite:///{path / 'jobs.db'}", wire=Wire(**options))
 
     @app.task(name="work", retry=None)

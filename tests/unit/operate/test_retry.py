@@ -1,4 +1,4 @@
-"""Dead letters run again: one or many, as new jobs in their place; what was not done is told."""
+"""Retrying dead letters: one or many, as new jobs; failures to retry are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.operate.world import World
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many are taken in parts of ten here."""
+    """Use batches of ten here."""
     monkeypatch.setattr(bulk, "AT_ONCE", 10)
 
 

@@ -1,4 +1,4 @@
-"""What is said of a server, from what it tells of itself."""
+"""Findings about a server, from its own figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLACE = "postgresql://h/db"
 
 
 def seen(**facts: Any) -> ServerSurvey:
-    """Return how a server is that is well, but for this."""
+    """Return the facts of a healthy server, except for these."""
     usual: dict[str, Any] = {
         "version": "15.4 (Debian 15.4-1)",
         "role": "me",

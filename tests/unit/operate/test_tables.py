@@ -1,4 +1,4 @@
-"""Rows of tables: what they say of workers, jobs and pools, and how they fit a terminal."""
+"""Rows of tables: their texts for workers, jobs and pools, and how they fit a terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_how_a_worker_is_stands_in_words(more: dict[str, Any], words: str, style
 def test_the_last_signal_is_older_than_the_record_only_if_that_is_overdue(
     age: float, shown: float
 ) -> None:
-    """One figure for all faces: the worker may have sent since the record was written."""
+    """One figure in all views: the worker may have sent a signal after the record was written."""
     farm = a_farm(FARM, a_worker(1, heard=0.4 + age), age=age)
     assert tables.signal_age(farm, farm.workers[0]) == pytest.approx(shown)
 
@@ -275,7 +275,7 @@ def test_the_load_is_told_in_words_that_need_no_explanation() -> None:
     assert plain(summary.load([farm], COUNTS)) == (
         "waiting 228 · running 6 of 20 slots · 2 workers (min 1, max 10)"
     )
-    # Two farms may serve the same pools: what waits is counted in the store.
+    # Two farms may serve the same pools, so waiting jobs are counted in the store.
     assert plain(summary.load([farm, farm], COUNTS)).startswith("waiting 7 · running 12 of 40")
     later = {Status.SCHEDULED: 3, Status.RUNNING: 1}
     assert plain(summary.load([], later)) == "waiting 0 · running 1 · scheduled 3"

@@ -1,4 +1,4 @@
-"""What an operator sees is taken by any JSON encoder."""
+"""Views of an operator as plain data: any JSON encoder accepts them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def views() -> Iterator[type[PlainView]]:
 
 
 def test_what_people_are_shown_has_a_to_dict() -> None:
-    # Imported above, so that theirs are known.
+    # Imported above, so that their views are known.
     assert {actions.__name__, store_findings.__name__} <= sys.modules.keys()
     names = {kind.__name__ for kind in views()}
     assert names >= {

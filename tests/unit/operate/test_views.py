@@ -1,4 +1,4 @@
-"""Views show what is kept, of lines that are hostile, broken or unknown too."""
+"""Views of records that are hostile, damaged or unknown."""
 
 from __future__ import annotations
 

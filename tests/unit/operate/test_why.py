@@ -1,4 +1,4 @@
-"""Why a stored job waits, told from what the store knows."""
+"""Why a stored job waits, from the records of the store."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_a_job_that_is_over_says_how(world: World) -> None:
 
 
 async def killed(world: World, id: str) -> str:
-    """Let a process of this host that is gone hold that job; return how it is called."""
+    """Assign the job to a dead process of this host; return the process as text."""
     host, boot, _, started = world.runtime.identity()
     world.worker = Owner("killed", host, boot, 2**22 + 1, started, works=True)
     assert [claim.job.id for claim in await world.claim()] == [id]

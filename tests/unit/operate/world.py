@@ -34,7 +34,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class Clock(Runtime):
-    """A runtime whose clocks move when a test moves them."""
+    """A runtime whose clocks the test moves."""
 
     def __init__(self) -> None:
         super().__init__(seed=1)
@@ -49,19 +49,19 @@ class Clock(Runtime):
 
 
 class World:
-    """What submitters and one worker do to a store, in single steps."""
+    """Actions of submitters and one worker on a store, in single steps."""
 
     def __init__(self, store: Store, runtime: Runtime, ids: str = "job") -> None:
         self.store = store
         self.runtime = runtime
         self.operator = Operator(store, runtime)
         self.worker = Owner("w-1", *runtime.identity(), works=True)
-        self.audited_before = 0  # the last number that the audit had when this began
+        self.audited_before = 0  # the last audit number before the test
         self._ids = ids
         self._count = 0
 
     async def look_around(self) -> None:
-        """Know what was in the audit before."""
+        """Record the last audit number."""
         lines = await self.store.read(STREAM, limit=10_000)
         self.audited_before = lines[-1].number if lines else 0
 
@@ -71,7 +71,7 @@ class World:
     async def offer(
         self, name: str = "work", pool: str = "chat", owner: str | None = None, **more: Any
     ) -> Added | Refusal:
-        """Submit a job; what is no field of a job belongs to its order."""
+        """Submit a job; options that are no fields of a job belong to its request."""
         self._count += 1
         terms = {key: more.pop(key) for key in TERMS if key in more}
         draft: dict[str, Any] = {
@@ -92,7 +92,7 @@ class World:
         return added
 
     async def add(self, name: str = "work", pool: str = "chat", **more: Any) -> str:
-        """Submit a job that gets in; return its id."""
+        """Submit a job that is accepted; return its id."""
         added = await self.offer(name, pool, **more)
         assert isinstance(added, Added)
         return added.job.id
@@ -111,14 +111,14 @@ class World:
         assert replaced.made == (True,)
 
     async def back(self, claim: Claim, wait: float) -> None:
-        """Let a job wait for its next attempt."""
+        """Make a job wait for its next attempt."""
         run_at = self.runtime.wall() + timedelta(seconds=wait)
         job = replace(claim.job, status=Status.SCHEDULED, run_at=run_at)
         replaced = await self.store.replace([Change(job, claim.token, wait)])
         assert replaced.made == (True,)
 
     async def dead(self, name: str = "work", pool: str = "chat", **more: Any) -> str:
-        """Submit a job, run it, let it fail; return its id."""
+        """Submit a job, run it, fail it; return its id."""
         id = await self.add(name, pool, **more)
         claims = await self.claim(1, (pool,))
         assert [claim.job.id for claim in claims] == [id]
@@ -140,7 +140,7 @@ class World:
 async def made(
     store: Store | None = None, runtime: Runtime | None = None, ids: str = "job"
 ) -> AsyncIterator[World]:
-    """A world in a store, in memory if none is given, that is open."""
+    """An open world in a store, in memory if none is given."""
     clock = runtime or Clock()
     kept = store or MemoryStore(clock)
     await kept.open()

@@ -1,4 +1,4 @@
-"""What the tests of the pool share: seeded runs, busy slots, parked submitters."""
+"""Helpers of the pool tests: seeded runs, busy slots, parked submitters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.extent import times
 
 SEEDS = range(5)
 KEEPING = {"caplog", "monkeypatch", "page", "tmp_path"}
-MAX_STEPS = 100_000  # ten times what the longest of these tests takes: a livelock is told soon
+MAX_STEPS = 100_000  # ten times what the longest of these tests takes: a livelock is reported soon
 
 
 Program = TypeVar("Program", bound=Callable[..., Awaitable[None]])
@@ -28,7 +28,7 @@ Program = TypeVar("Program", bound=Callable[..., Awaitable[None]])
 def seeded(program: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Make a test of an async function whose first parameter is a SeededRuntime.
 
-    It runs once per seed; its further parameters are fixtures and parameters as in any test. All
+    It runs once per seed; further parameters are fixtures and parameters as in any test. All
     seeds are one case, unless a fixture keeps what a run leaves: then each seed is a case.
     """
     asked = [one.replace(kind=one.KEYWORD_ONLY) for one in _parameters(program)[1:]]
@@ -45,7 +45,7 @@ def seeded(program: Callable[..., Awaitable[None]]) -> Callable[..., None]:
                 run_seeded(main, one, max_steps=MAX_STEPS)
                 assert list_pools() == []
             finally:
-                # A run that failed must not keep its names from the tests that follow.
+                # The names of a failed run must be free for the next tests.
                 registry._live.clear()
 
     # Not functools.wraps: pytest would look through it and ask for a fixture named `runtime`.
@@ -68,7 +68,7 @@ def _parameters(program: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 class Journal:
-    """Jobs that write down that they ran."""
+    """Jobs that record that they ran."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -79,16 +79,16 @@ class Journal:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Give others turns until something holds; only for what needs no time to pass."""
+    """Yield to other tasks until the condition holds; only if no time has to pass."""
     while not condition():  # noqa: ASYNC110 - there is no event for "anything changed"
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def occupied(pool: Pool, slots: int = 1) -> AsyncIterator[list[Ticket[Any]]]:
-    """Keep slots busy for the time of a block, and see them free again behind it."""
+    """Keep slots busy inside a block, and check that they are free after it."""
     gate = asyncio.Event()
-    # A key of their own, so that they take no turn and no place from the keys under test.
+    # Their own key, so that they take no turn and no place from the keys under test.
     view = pool.with_options(key="occupied")
     tickets: list[Ticket[Any]] = [view.submit_nowait(gate.wait) for _ in range(slots)]
     try:
@@ -101,7 +101,7 @@ async def occupied(pool: Pool, slots: int = 1) -> AsyncIterator[list[Ticket[Any]
 async def park(
     pool: Pool, submitter: Submitter, fn: Callable[..., Any], *args: Any
 ) -> asyncio.Task[Ticket[Any]]:
-    """Start a submit that has to wait for a place, and see it wait."""
+    """Start a submit that has to wait for a place, and check that it waits."""
     before = pool.snapshot().blocked_submitters
     task = asyncio.create_task(submitter.submit(fn, *args))
     await until(lambda: pool.snapshot().blocked_submitters > before)
@@ -109,7 +109,7 @@ async def park(
 
 
 class Heard:
-    """A pool's own events, written down; `of` picks one kind."""
+    """Records the events of a pool; `of` selects one kind."""
 
     def __init__(self) -> None:
         self.events = Events()

@@ -1,4 +1,4 @@
-"""Agent pools: one agent per job, made, run and closed once, behind the face agent people know."""
+"""Agent pools: one agent per job, made, run and closed once."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
 
 
 class Echo:
-    """An agent that says what it was told."""
+    """An agent that returns its payload."""
 
     async def run(self, *, session_id: str, payload: Any) -> Any:
         return f"{session_id}: {payload}"
 
 
 class Door:
-    """Agents that wait behind it until it is opened; it knows who runs and who was closed."""
+    """Holds agents until it is opened; records which run and which were closed."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -75,7 +75,7 @@ class _Visitor:
         self._door.closed.append(self._payload)
 
 
-# What a submit gives
+# Results of a submit
 
 
 @seeded
@@ -205,11 +205,11 @@ async def test_an_agent_that_waits_for_its_own_session_is_told(runtime: SeededRu
     assert seen == [Deadlock.code]
 
 
-# How agents are made, run and closed
+# Making, running and closing agents
 
 
 class Life:
-    """Agents of any make, and what became of each of them."""
+    """Agents of any kind, and what happened to each."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -293,7 +293,7 @@ async def test_an_agent_of_any_make_gives_its_result_and_is_closed_once(
 async def test_an_agent_is_closed_once_whenever_its_job_is_stopped(
     runtime: SeededRuntime, make: str, run: str
 ) -> None:
-    """Jobs are cancelled and timed out at any moment, while threads run and between steps."""
+    """Jobs are cancelled and time out at any moment, while threads run and between steps."""
     life = Life()
     words: dict[str, Any] = {"cancel_grace": 0.02, "runtime": runtime}
     for close, limit in product(CLOSES, (0.04, 0.2)):
@@ -454,7 +454,7 @@ async def test_a_job_is_found_by_its_id_from_its_submit_on(runtime: SeededRuntim
         assert found["status"] == "cancelled"
         assert found["error"].startswith("JobCancelled: ")
         assert pool.get("unknown") is None
-    # The answer of a job that nobody waited for outlives its pool.
+    # The result of a job that was never awaited outlives its pool.
     assert pool.get(second) == {"job_id": second, "status": "completed", "result": 2}
 
 
@@ -816,7 +816,7 @@ async def test_a_thread_that_runs_past_its_timeout_keeps_its_slot_until_it_ends(
     free = freed(events)
     async with AgentPool(1, 10, gate.agent, timeout=0.01, events=events) as pool:
         while not pool.snapshot().stuck:
-            # On a busy machine its time may be over before its thread has begun.
+            # On a busy machine its timeout may be over before its thread has begun.
             first = await pool.submit("s1", 1)
             assert first["error"].startswith("JobTimedOut: ")
         await begun(gate)
@@ -848,7 +848,7 @@ async def test_a_blocking_agent_that_is_cancelled_is_waited_for_and_closed(
         await asyncio.sleep(0)
         assert pool.get(job) == {"job_id": job, "status": "running"}
         gate.open.set()
-        # What a thread finishes although it was told to stop is finished, as in any pool.
+        # A thread that finishes although it was asked to stop has completed, as in any pool.
         assert not await cancelling
         found = pool.get(job)
         assert found is not None

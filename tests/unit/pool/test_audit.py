@@ -1,4 +1,4 @@
-"""A pool in memory keeps the same audit as a store does, as far back as ten thousand records."""
+"""A pool in memory keeps the same audit as a store, for the last ten thousand records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Told = list[tuple[str, dict[str, Any]]]
 
 
 def told(pool: Pool) -> list[str]:
-    """Return the audit as words, a job by the number that its id ends in."""
+    """Return the audit as text; a job is shown by the last number of its id."""
     return [worded(line) for line in pool.audit()]
 
 
@@ -150,7 +150,7 @@ async def test_the_audit_keeps_no_result_alive(runtime: SeededRuntime) -> None:
 
 
 async def busy_day(runtime: SeededRuntime, asks: bool, events: Events | None = None) -> Pool:
-    """Have all kinds of things happen to jobs, by the randomness of the seed."""
+    """Submit and end jobs in all ways, by the randomness of the seed."""
     policy = bounded(5, on_full="drop_oldest")
     random, retry = runtime.random, Retry(attempts=3, first=0.5)
     dice = iter([random.random() for _ in range(2000)])
@@ -257,7 +257,7 @@ class Gate:
 
 
 async def scenario(pool: Pool) -> list[str]:
-    """Have one thing of every kind happen; return the ids of the jobs in order."""
+    """Do one thing of every kind; return the ids of the jobs in order."""
     gate, other = Gate(), Gate()
     async with pool:
         held = await pool.submit(gate.hold)
@@ -301,12 +301,12 @@ def as_dict(line: AuditLine) -> dict[str, Any]:
     return record
 
 
-# What is different in two runs, or tells who did it: a pool in memory is made by nobody.
+# Fields that differ between two runs, or name an actor: a pool in memory has none.
 DIFFERENT = ("task_id", "pool_id", "replacement_task_id", "queued_for_ms", "detail")
 
 
 def by_job(ids: list[str], lines: Told) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Return what happened to each job and to the pool, without what two runs differ in."""
+    """Return the records of each job and of the pool, without fields that differ between runs."""
     found: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for kind, record in lines:
         job = record.get("task_id")

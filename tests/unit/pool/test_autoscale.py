@@ -1,4 +1,4 @@
-"""A pool that sizes itself: it follows its load and loses nothing on the way."""
+"""Autoscaling: the size follows the load, and no job is lost."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ QUICK = Autoscale(min=2, max=12, interval=0.1, cooldown=0, idle_after=1)
 
 
 class Ledger(Heard):
-    """Follows the size of a pool and what runs in it, by its events alone.
+    """Follows the size of a pool and its running jobs, by events alone.
 
-    A job may start only while fewer run than the size in force: what ran before a shrink may be
-    more than that, and then nothing starts.
+    A job may start only while fewer run than the size in force. After a shrink more may still
+    run; then no job may start.
     """
 
     def __init__(self, size: int, low: int, high: int) -> None:
@@ -70,7 +70,7 @@ class Ledger(Heard):
 async def constant_load(
     runtime: SeededRuntime, pool: Pool, need: int, seconds: float
 ) -> list[Ticket[Any]]:
-    """Submit jobs of one second so that `need` of them would run at any time."""
+    """Submit jobs of one second at a rate that keeps `need` of them running."""
     taken: list[Ticket[Any]] = []
 
     async def submit() -> None:
@@ -88,7 +88,7 @@ async def constant_load(
 
 
 async def at_rest(runtime: SeededRuntime, pool: Pool, size: int) -> None:
-    """Let time pass until the pool has that size."""
+    """Advance time until the pool has that size."""
     while pool.snapshot().max_concurrent != size:  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(10)
 
@@ -236,7 +236,7 @@ async def test_a_thousand_random_scale_downs_cancel_and_lose_no_job(
         return number
 
     async def submit() -> None:
-        # Bursts and lulls, so that the scaler has to turn as well.
+        # Bursts and lulls, so that the scaler has to change direction as well.
         while len(downhill()) < downs:
             for _ in range(draw.randrange(20)):
                 job = plain if draw.random() < 0.2 else later
@@ -421,7 +421,7 @@ async def test_what_is_no_autoscale_is_refused_and_changes_nothing(
             await at_rest(runtime, pool, 12)
 
 
-# When it keeps still
+# When the size stays
 
 
 @seeded

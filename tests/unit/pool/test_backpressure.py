@@ -50,7 +50,7 @@ def full(pool: Pool) -> None:
         pool.submit_nowait(Journal().note, "filler")
 
 
-# Taken at once
+# Accepted at once
 
 
 @pytest.mark.parametrize("policy", [unbounded(), *BOUNDED, fail_fast()], ids=str)
@@ -561,7 +561,7 @@ async def test_of_equally_crowded_keys_the_one_with_the_oldest_job_pays(
         assert tickets[0].status is Status.REJECTED
         assert left(tickets) == "AABC"
     async with Pool(runtime=runtime, **fair(3, kind)) as pool, occupied(pool):
-        tickets = submit(pool, "AAB" + "B")  # two each, the newcomer counted in: A is older
+        tickets = submit(pool, "AAB" + "B")  # two each, the new job included: A is older
         assert tickets[0].status is Status.REJECTED
         assert left(tickets) == "ABB"
 
@@ -707,7 +707,7 @@ async def test_fail_fast_keeps_no_queue_even_when_paused(runtime: SeededRuntime)
         pool.resume()
 
 
-# By name and by namespace
+# By name and by text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cancelling jobs, and cancelling those who wait for them."""
+"""Cancelling jobs, and cancelling callers that wait for them."""
 
 from __future__ import annotations
 

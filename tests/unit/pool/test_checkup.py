@@ -1,4 +1,4 @@
-"""Check-ups: what a pool finds wrong with itself, told once and not without reason."""
+"""Check-ups: the findings of a pool about itself, emitted once and only with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FINDINGS = (WorkerBound, PoisonSuspected, QueueHigh, ExecutorSmall, WorkerVanish
 
 
 class Findings(Heard):
-    """What a pool found wrong, and how long after the start of the program."""
+    """The findings of a pool, and how long after the start of the program each came."""
 
     def __init__(self, runtime: SeededRuntime) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Findings(Heard):
 async def every_second(
     runtime: SeededRuntime, seconds: int, call: Callable[[], Awaitable[object]]
 ) -> None:
-    """Make a call in the middle of each of so many seconds: never at the moment of a check-up."""
+    """Make a call in the middle of each second, never at the moment of a check-up."""
     for _ in range(seconds):
         await asyncio.sleep(0.5)
         await call()
@@ -89,7 +89,7 @@ async def test_a_pool_nobody_listens_to_looks_all_the_same(runtime: SeededRuntim
         await every_second(runtime, 45, lambda: pool.submit(broken))
         heard.events.live = True
         await every_second(runtime, 60, lambda: pool.submit(broken))
-        # It began before anybody listened.
+        # It began before there was a subscriber.
         assert heard.of(PoisonSuspected) == []
         await pool.run(asyncio.sleep, 0)
         await every_second(runtime, 60, lambda: pool.submit(broken))
@@ -335,7 +335,7 @@ async def test_an_executor_that_is_large_enough_is_not_told() -> None:
         assert pool._checkup is not None
         tickets = [pool.submit_nowait(asyncio.to_thread, gate.wait) for _ in range(2)]
         await until(lambda: pool.stats().in_flight == 2)
-        # Somebody else's call waits, and the pool has no part in that.
+        # A call from outside the pool waits: not a finding of the pool.
         others = loop.run_in_executor(None, gate.wait)
         await until(lambda: executor._work_queue.qsize() == 1)
         for _ in range(6):
@@ -413,7 +413,7 @@ async def test_submitters_that_pile_up_before_a_full_queue_are_a_backlog(
         max_concurrent=2, backpressure=bounded(2), runtime=runtime, events=heard.events
     ) as pool:
         submits: list[asyncio.Task[object]] = []
-        await asyncio.sleep(5)  # Between two samples, so that each sees all that came before it.
+        await asyncio.sleep(5)  # between two samples, so that each sees all earlier submits
         for _ in range(6):
             submits += [asyncio.create_task(pool.submit(asyncio.sleep, 100)) for _ in range(5)]
             await asyncio.sleep(10)

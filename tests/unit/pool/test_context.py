@@ -1,4 +1,4 @@
-"""What a job sees: its submitter's context variables, its own id, where it runs."""
+"""What a job sees: context variables of its submitter, its own id, where it runs."""
 
 from __future__ import annotations
 

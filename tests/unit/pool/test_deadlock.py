@@ -1,4 +1,4 @@
-"""A job that waits for a job of its own pool which can never start gets Deadlock, not a hang."""
+"""A job that awaits a job of its own pool which can never start gets Deadlock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def leaf() -> str:
     return "leaf"
 
 
-# Forms of waiting
+# Ways of waiting
 
 
 @seeded
@@ -151,7 +151,7 @@ def test_a_job_whose_submit_can_never_get_in_gets_deadlock() -> None:
     run_briefly(main)
 
 
-# What the awaited job lacks
+# What the awaited job waits for
 
 
 @seeded
@@ -165,7 +165,7 @@ async def test_all_slots_taken_by_jobs_that_wait(runtime: SeededRuntime) -> None
 
     async with Pool(max_concurrent=3, runtime=runtime) as pool:
         results = await asyncio.gather(*(pool.run(outer) for _ in range(3)))
-        # One that gives way is enough: its slot serves the others.
+        # One Deadlock is enough: the freed slot serves the others.
         assert sorted(results) == ["gave way", "leaf", "leaf"]
 
 
@@ -273,7 +273,7 @@ async def test_the_last_job_that_could_make_room_starts_to_wait(runtime: SeededR
         assert runtime.monotonic() < 1006
 
 
-# What is no deadlock
+# Waits that are not a deadlock
 
 
 @seeded
@@ -358,7 +358,7 @@ async def test_what_an_ended_job_left_behind_may_wait(runtime: SeededRuntime) ->
         assert await tasks[0] == "leaf"
 
 
-# Many of them
+# Many at once
 
 
 def nested(depth: int) -> None:

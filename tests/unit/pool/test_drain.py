@@ -41,7 +41,7 @@ def run_briefly(main: Callable[[SeededRuntime], Awaitable[None]], seeds: int = 5
         run_seeded(main, seed, max_steps=20_000)
 
 
-# Finishing
+# Finishing jobs
 
 
 @seeded
@@ -347,7 +347,7 @@ async def test_a_drained_pool_still_answers(runtime: SeededRuntime) -> None:
         await pool.start()
 
 
-# Again, and faster
+# A second drain
 
 
 @seeded

@@ -1,4 +1,4 @@
-"""Whatever a job raises: the slot survives, the caller is resolved once, the counters are right."""
+"""Whatever a job raises: its slot survives, its caller gets one answer, the counters are right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.pool.support import Heard, seeded
 
 
 class Odd(BaseException):
-    """An exception that is no Exception."""
+    """An exception that is not an Exception."""
 
 
 class Unprintable(Exception):
@@ -33,7 +33,7 @@ class UnprintableExit(SystemExit):
 
 
 class Asking(Exception):
-    """Asks for a wait, as the errors of many clients do."""
+    """Has a `retry_after`, as errors of many clients do."""
 
     def __init__(self, retry_after: Any) -> None:
         super().__init__(retry_after)
@@ -69,7 +69,7 @@ def make(kind: str, error: BaseException) -> tuple[Callable[[], Any], str | None
 
 
 def run_briefly(main: Callable[[SeededRuntime], Awaitable[None]]) -> None:
-    """Run under several seeds; a caller that is never resolved is found after few steps."""
+    """Run under several seeds; a caller without an answer is found after few steps."""
     for seed in range(5):
         run_seeded(main, seed, max_steps=5_000)
 
@@ -161,7 +161,7 @@ async def test_a_cancelled_error_nobody_asked_for_is_a_cancelled_job(
         assert await pool.run(asyncio.sleep, 0, result="next") == "next"
 
 
-# Errors that ask for the impossible still end the job or send it into a retry; nobody hangs.
+# Errors with impossible values still end the job or cause a retry; no caller hangs.
 
 
 @pytest.mark.parametrize(

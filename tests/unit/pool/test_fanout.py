@@ -1,4 +1,4 @@
-"""Many agents at once: what became of each, whatever becomes of the others."""
+"""Fan-out: the outcome of each request, independent of the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add(a: int, b: int = 1) -> int:
 
 
 class Agent:
-    """Something with a name that can be asked."""
+    """An object with a name and a method to call."""
 
     def __init__(self, name: Any) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class Agent:
         return f"{self.name} was called"
 
 
-# What comes back
+# Results
 
 
 @seeded
@@ -182,7 +182,7 @@ async def test_real_threads_do_too() -> None:
     assert list_pools() == []
 
 
-# How many, and what is left
+# Concurrency, and leftovers
 
 
 @pytest.mark.parametrize("most", [1, 2, 8, 50])
@@ -384,7 +384,7 @@ async def test_a_function_in_a_function_is_called_by_its_own_name() -> None:
     assert all(one["ok"] for one in results)
 
 
-# What makes no sense
+# Invalid requests
 
 
 def a_generator() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The health of a pool: its figures, and who is busy, who only looks busy, who hangs."""
+"""Health of a pool: its figures, and which workers are busy, idle or stale."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE = 60.0
 
 
 class Still(Runtime):
-    """A process whose clock stands still until a test moves it."""
+    """A runtime whose clock moves only when the test moves it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Still(Runtime):
 
 
 class Elsewhere(threading.Thread):
-    """Makes a call in another thread while this one blocks its loop, and keeps what it found."""
+    """Calls from another thread while this one blocks its loop, and keeps the result."""
 
     def __init__(self, call: Callable[[], PoolHealth]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Elsewhere(threading.Thread):
 
 
 class Labour:
-    """A job in a thread that works when it is told to, and hangs in between."""
+    """A job in a thread that works on demand and hangs in between."""
 
     def __init__(self) -> None:
         self._turns = threading.Semaphore(0)
@@ -65,7 +65,7 @@ class Labour:
             self._done.release()
 
     def work(self) -> None:
-        """Let it work for a moment, and see it done."""
+        """Let it work for a moment, and wait until that is done."""
         self._turns.release()
         self._done.acquire()
 
@@ -76,13 +76,13 @@ class Labour:
 
 @asynccontextmanager
 async def labouring(pool: Pool) -> AsyncIterator[Labour]:
-    """A job in a thread for the time of a block."""
+    """Run a job in a thread inside a block."""
     labour = Labour()
     ticket = await pool.submit(labour)
     try:
         yield labour
     finally:
-        # In any case: while its clock stands still, a pool would wait for the job for ever.
+        # Always: while its clock stands still, the pool would wait for the job without end.
         labour.end()
         await wait(ticket)
 
@@ -196,7 +196,7 @@ async def test_a_worker_is_the_task_that_bears_its_name(runtime: SeededRuntime) 
         assert set(holders.values()) == {"worker-000", "worker-001"}
 
 
-# Long, and healthy
+# Long-running and healthy
 
 
 @seeded
@@ -227,7 +227,7 @@ async def test_a_hung_thread_is_stale_until_it_works_again() -> None:
     runtime = Still()
     async with Pool(runtime=runtime) as pool, labouring(pool) as labour:
         labour.work()
-        # It may still be on its way to where it hangs.
+        # The thread may not have reached the point where it hangs.
         while not (seen := pool.health()).stale_workers:
             runtime.time += 120
         assert seen.stale_workers == ("worker-000",)
@@ -238,7 +238,7 @@ async def test_a_hung_thread_is_stale_until_it_works_again() -> None:
 
 
 class Meter(Still):
-    """A process in which every thread has used as much of the processor as a test says."""
+    """A runtime in which every thread has used as much CPU as the test says."""
 
     used: float | None = 1.0
 
@@ -268,7 +268,7 @@ async def test_nobody_has_to_ask_for_a_thread_to_be_seen_working() -> None:
         labour.work()
         assert pool._checkup is not None
         for _ in range(20):
-            # What it does every ten seconds.
+            # as the pool does every ten seconds
             pool._checkup.look()
             runtime.time += 10
         assert pool.health().stale_workers == ("worker-000",)
@@ -361,19 +361,19 @@ async def test_a_blocked_loop_is_seen_from_another_thread(run_in: str) -> None:
                 await pool.run(awaiting)
             else:
                 await pool.with_options(run_in="loop").run(plain)
-            # As soon as the loop turns again, it lives.
+            # As soon as the loop runs again, its workers are alive.
             await until(lambda: health_elsewhere(pool).stale_workers == ())
             await limited.cancel()
         found = examiner.found
     assert found is not None
-    # Whoever has a deadline has time until then.
+    # A job with a timeout is not stale before its timeout.
     assert found.stale_workers == ("worker-000", "worker-002")
     assert {worker.last_heartbeat_ago for worker in found.workers.values()} == {121}
     assert (found.pool_size, found.utilization) == (3, 1.0)
 
 
 def health_elsewhere(pool: Pool) -> PoolHealth:
-    """Return what another thread sees at this moment."""
+    """Return the health as another thread sees it now."""
     examiner = Elsewhere(pool.health)
     examiner.wait_for_it()
     assert examiner.found is not None
@@ -392,7 +392,7 @@ async def test_code_that_blocks_its_loop_before_it_is_in_a_task_is_seen_as_well(
     def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         task: Any = asyncio.Task(coroutine, loop=loop, **options)
         if "JobRunner.on_loop" in coroutine.__qualname__:
-            # As a factory does that takes the first step of a task at once.
+            # As an eager task factory does, which runs the first step at once.
             examiner.wait_for_it()
         return task
 
@@ -406,7 +406,7 @@ async def test_code_that_blocks_its_loop_before_it_is_in_a_task_is_seen_as_well(
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads that take turns as often as they can."""
+    """Threads that switch as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -472,7 +472,7 @@ async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
         in_a_row = 0
         try:
             while in_a_row < 50:
-                # It takes a while until the second one is up and has nothing more to do.
+                # The second child takes a while to start and become idle.
                 before = used(0)
                 await until(lambda before=before: used(0) != before)  # type: ignore[misc]
                 runtime.time += 120
@@ -480,7 +480,7 @@ async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
                 assert "worker-000" not in stale
                 in_a_row = in_a_row + 1 if stale else 0
         finally:
-            # While the clock stands still, a drain would not come to the point of doing so.
+            # While the clock stands still, a drain would never reach the point where it ends them.
             for one in (child(0), child(1)):
                 assert one is not None
                 one.end()

@@ -1,4 +1,4 @@
-"""Jobs, errors and surroundings that mean ill: no caller hangs, no slot is lost."""
+"""Hostile jobs, errors and environments: no caller hangs, no slot is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse(*_: Any) -> NoReturn:
 
 
 class Text(str):
-    """A text that cannot be cut or walked through."""
+    """A text that cannot be sliced or iterated."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ async def test_an_error_that_breaks_whoever_looks_at_it_ends_its_job_and_no_more
         try:
             raise ERRORS[what]
         except BaseException as error:
-            # Chained, too: a cause is looked at as well.
+            # Chained as well: the cause is inspected too.
             raise LookupError from error
 
     async def bare() -> None:
@@ -148,7 +148,7 @@ async def test_a_fork_has_threads_of_its_own_and_all_names_free() -> None:
     async with Pool("forked") as pool:
         assert await pool.run(len, "ab") == 2
         queue = fork.SimpleQueue()
-        # In a thread: a fork of the running loop could not start one of its own.
+        # On a thread: a fork on the thread of the running loop could not start its own loop.
         child = fork.Process(target=run_in_child, args=(queue,))
         starter = threading.Thread(target=child.start)
         starter.start()

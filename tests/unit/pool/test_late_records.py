@@ -1,4 +1,4 @@
-"""Records are written late: whoever looks, and whenever, sees the same."""
+"""Records are built late: every reader sees the same, whenever it reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def in_thread(runtime: SeededRuntime, kind: str, tries: list[str]) -> str:
 
 
 async def play(runtime: SeededRuntime, seed: int, heard: bool) -> list[Job]:
-    """Run the same mixed load; `heard`: with somebody who hears of everything at once."""
+    """Run the same mixed load; with `heard`, a subscriber receives every event at once."""
     rng = random.Random(seed)
     events = Events()
     if heard:
@@ -70,7 +70,7 @@ async def play(runtime: SeededRuntime, seed: int, heard: bool) -> list[Job]:
 
 
 def rounded(job: Job) -> Job:
-    """The record with times to the millisecond; one read later may differ in its last digit."""
+    """Return the record with times in milliseconds: a later read may differ in the last digit."""
     times = ("submitted_at", "started_at", "finished_at")
     given = {name: getattr(job, name) for name in times}
     full = {name: at and round(at.timestamp(), 3) for name, at in given.items()}

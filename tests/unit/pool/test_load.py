@@ -20,7 +20,7 @@ CAP = 2
 
 
 def check(seen: PoolSnapshot) -> None:
-    """The two sums that hold at any instant."""
+    """Check the two sums that hold at any instant."""
     assert seen.active + seen.stuck <= seen.max_concurrent
     waiting = seen.queued + seen.blocked + seen.scheduled
     over = seen.completed + seen.failed + seen.cancelled + seen.rejected + seen.expired
@@ -28,7 +28,7 @@ def check(seen: PoolSnapshot) -> None:
 
 
 class Load:
-    """Jobs of many kinds that know how many of them run."""
+    """Jobs of many kinds that count how many of them run."""
 
     def __init__(self, pool: Pool, patience: float = 0.2) -> None:
         self.pool = pool
@@ -74,7 +74,7 @@ class Load:
         return "plain"
 
     async def call(self, runtime: SeededRuntime, number: int) -> str:
-        """Submit one job, see it through, and say how it ended."""
+        """Submit one job, wait for it, and return how it ended."""
         kind = number % 10
         view = self.pool.with_options(key=str(number % 7), priority=number % 3)
         try:

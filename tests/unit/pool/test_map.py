@@ -1,4 +1,4 @@
-"""One job per item: order, a window, and nothing left behind however it ends."""
+"""Map: one job per item, in order, within a window, without leftovers however it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
 
 
 class Stage:
-    """Jobs that say how many of them run, and items that say how many of them were taken."""
+    """Jobs that count how many of them run, and items that count how many were read."""
 
     def __init__(self, runtime: SeededRuntime) -> None:
         async def pause(seconds: float) -> None:
@@ -84,7 +84,7 @@ def endless() -> Iterator[int]:
         number += 1
 
 
-# What comes back
+# Results
 
 
 @seeded
@@ -134,7 +134,7 @@ async def test_the_items_may_be_async(runtime: SeededRuntime) -> None:
     stage = Stage(runtime)
 
     class Bare:
-        """An async iterator that is no generator, and cannot be closed."""
+        """An async iterator that is not a generator and cannot be closed."""
 
         def __init__(self) -> None:
             self._left = list(range(5))
@@ -183,7 +183,7 @@ async def test_an_exception_that_is_returned_is_a_value(runtime: SeededRuntime) 
 
 @seeded
 async def test_values_are_handed_over_when_somebody_listens(runtime: SeededRuntime) -> None:
-    # With a subscriber every record is written at once, and values are kept in it.
+    # With a subscriber every record is built at once, and values are kept in it.
     heard = Heard()
     async with Pool(max_concurrent=2, runtime=runtime, events=heard.events) as pool:
         assert await pool.map(Stage(runtime).work, range(5)) == [-n for n in range(5)]
@@ -546,7 +546,7 @@ async def test_with_return_exceptions_errors_stand_in_the_place_of_values(
 
 
 class Odd(BaseException):
-    """No Exception, and nothing one could ask for its truth."""
+    """Not an Exception; its truth value raises."""
 
     def __bool__(self) -> bool:
         raise KeyboardInterrupt("asked")
@@ -752,7 +752,7 @@ async def test_items_that_break_off_end_it(runtime: SeededRuntime, kind: str, ke
 
 
 class Unready:
-    """An iterable that cannot even begin."""
+    """An iterable whose `__iter__` raises."""
 
     def __iter__(self) -> Iterator[int]:
         raise Broken
@@ -1042,7 +1042,7 @@ async def test_bounded_map_works_on_a_plain_loop() -> None:
     assert list_pools() == []
 
 
-# What makes no sense
+# Invalid calls
 
 
 def a_generator(item: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Pausing a pool and letting it go on."""
+"""Pausing and resuming a pool."""
 
 from __future__ import annotations
 

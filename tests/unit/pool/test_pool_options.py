@@ -1,4 +1,4 @@
-"""The options of a pool: what each does, and that a bad one leaves nothing behind."""
+"""The options of a pool: the effect of each, and that an invalid one leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from poolhand.testing import SeededRuntime
 from poolhand.views import Job, Status
 from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 
-# Without their types, which would not let bad values through.
+# Untyped, so that invalid values can be passed.
 make: Any = Pool
 bounded_: Any = bounded
 ring_buffer_: Any = ring_buffer
@@ -48,7 +48,7 @@ NAN, INF, HUGE = math.nan, math.inf, 10**400
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hold for every test here that no pool, no file and no thread stays."""
+    """Check after every test that no pool, file or thread is left."""
     monkeypatch.chdir(tmp_path)
     pools, threads = list_pools(), threading.active_count()
     yield

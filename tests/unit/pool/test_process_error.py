@@ -1,4 +1,4 @@
-"""Errors of children that cannot be made again: the rules for retries still know them."""
+"""Errors of children that cannot be rebuilt: retry rules still know them by name."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ HERE = __name__
 
 
 class Parent(Exception):
-    """What a rule may name."""
+    """An error class that a rule names."""
 
 
 class Two(Parent):
-    """It keeps one of the two arguments that it takes."""
+    """Keeps only one of its two arguments."""
 
     def __init__(self, first: int, second: int, retry_after: object = None) -> None:
         super().__init__(first)
         self.second, self.retry_after = second, retry_after
 
 
-# These hold what cannot be sent.
+# Errors that hold values which cannot be pickled.
 
 
 class Enough(GiveUp):
@@ -56,7 +56,7 @@ class Broken(Exception):
 
 
 def received(error: BaseException) -> BaseException:
-    """What the parent makes of an error that was raised in its child."""
+    """Return the error that the parent builds from an error of its child."""
     try:
         content = pickle.dumps(error)
     except Exception:

@@ -1,4 +1,4 @@
-"""What can be said of process slots without starting a process: refusals and messages."""
+"""Process slots without a process: refusals and messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOWHERE = Fault("other.Error", "of its own kind", "  File there, in that")
 
 
 class Packed:
-    """A value that is made again by a call of one's own."""
+    """A value whose unpickling makes a call of the test."""
 
     def __init__(self, call: Callable[..., Any], *args: Any) -> None:
         self._made_by = call, args
@@ -123,11 +123,11 @@ def test_a_call_is_sent_as_it_is_when_it_is_submitted() -> None:
     assert unpack(packed)() == [3, 2, 1]
 
 
-# No process to be had
+# Processes that cannot be started
 
 
 class NoProcesses(Runtime):
-    """A machine that can start no process."""
+    """A runtime that cannot start a process."""
 
     def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
         raise RuntimeError(f"no process for {name}")
@@ -147,7 +147,7 @@ async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() ->
         assert open_files == open_files[:1] * 3
 
 
-# What callers are told
+# Texts of errors
 
 
 @pytest.mark.parametrize(

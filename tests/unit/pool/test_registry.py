@@ -1,4 +1,4 @@
-"""The pools that live in this process."""
+"""The live pools of this process."""
 
 from __future__ import annotations
 

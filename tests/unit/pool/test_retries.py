@@ -1,4 +1,4 @@
-"""Retries: how long a failed job waits, when it is not tried again, and where it ends up."""
+"""Retries: how long a failed job waits, when it is not retried, and dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATE = 0.1
 
 
 class Busy(Exception):
-    """A server that says when to come back."""
+    """An error that says when to retry."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__("busy")
@@ -28,7 +28,7 @@ class Busy(Exception):
 
 
 class Flaky:
-    """A job that fails with these errors in turn, then returns; it notes when it ran."""
+    """A job that raises these errors in turn, then returns; it notes when it ran."""
 
     def __init__(self, runtime: SeededRuntime, *errors: BaseException) -> None:
         self.moments: list[float] = []

@@ -1,4 +1,4 @@
-"""The scope of a pool: whose it is, where it is kept, and that nobody gets another one's."""
+"""The scope of a pool: where it is kept, and that pools of different scopes are separate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGIN = "hunter2"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to be in, without settings."""
+    """An empty working folder without settings."""
     monkeypatch.delenv("POOLHAND_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -60,7 +60,7 @@ def test_the_store_may_be_that_of_the_process(
     settings = '[tool.poolhand]\nstore = "postgresql://db.example/three"\n'
     (folder / "pyproject.toml").write_text(settings)
     assert "in postgresql://db.example/three>" in repr(shared(store=None))
-    # What is kept in a file of its own does not move because of that.
+    # A pool in a file of its own ignores that setting.
     assert "in sqlite:///" in repr(Pool("book", scope="pipeline", scope_id="bees"))
 
 

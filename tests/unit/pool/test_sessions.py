@@ -1,4 +1,4 @@
-"""Sessions: the turns of one conversation, one at a time."""
+"""Sessions: turns of one conversation run one at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRATEGIES = [fifo(), lifo(), priority(), priority(aging=1), fair_round_robin()]
 
 
 class Turns:
-    """Turns that notice when two of one session overlap."""
+    """Turns that detect an overlap of two turns of one session."""
 
     def __init__(self, runtime: SeededRuntime) -> None:
         self.runtime = runtime
@@ -122,7 +122,7 @@ async def fail() -> None:
 
 
 async def ends(runtime: SeededRuntime, pool: Pool, how: str) -> Ticket[Any]:
-    """Submit a first turn that will end in a certain way."""
+    """Submit a first turn that ends in a certain way."""
     view = pool.with_options(session="s")
     if how == "failed":
         return await view.submit(fail)

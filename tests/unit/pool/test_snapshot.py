@@ -1,4 +1,4 @@
-"""What a pool shows of itself, and that it is true at every instant."""
+"""Snapshots of a pool: consistent at every instant."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATES = (
 
 
 def lies(snapshot: PoolSnapshot) -> list[str]:
-    """Say what of all that is true of a pool at any instant does not hold."""
+    """Return which invariants of a pool do not hold now."""
     s = snapshot
     states = {name: getattr(s, name) for name in STATES}
     found = [f"{name}={count}" for name, count in states.items() if count < 0]
@@ -57,7 +57,7 @@ def lies(snapshot: PoolSnapshot) -> list[str]:
 
 
 class Probe:
-    """Looks at a pool from inside its jobs and from a subscriber of its events."""
+    """Checks a pool from inside its jobs and from a subscriber."""
 
     def __init__(self, runtime: SeededRuntime) -> None:
         self.runtime = runtime
@@ -80,7 +80,7 @@ class Probe:
             found.append(f"the stats are {stats}")
         if size != snapshot.active + stats.queue_depth:
             found.append(f"the size is {size}")
-        # Kept for the end: what a subscriber raises is logged and goes no further.
+        # Collected for the end: an exception of a subscriber is only logged.
         self.faults += [f"{where}: {fault}" for fault in found]
 
     async def job(self, kind: str) -> str:
@@ -107,7 +107,7 @@ KINDS = ["works", "works", "fails", "snoozes", "never stops"]
 
 
 async def load(runtime: SeededRuntime, probe: Probe, pool: Pool, count: int) -> None:
-    """Bring all kinds of work to a pool from many submitters, and trouble with it."""
+    """Submit all kinds of jobs from many submitters, with failures."""
     tickets: list[Ticket[Any]] = []
 
     async def one(number: int) -> None:

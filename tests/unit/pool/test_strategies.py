@@ -1,4 +1,4 @@
-"""Queue strategies, seen through a real pool: who is served next."""
+"""Queue strategies of a real pool: which job is served next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRATEGIES = [
 
 
 async def served(runtime: SeededRuntime, queue: Any, arrivals: Iterable[dict[str, Any]]) -> str:
-    """Return the names of these submits as one busy slot serves them when it gets free."""
+    """Return the names of these submits in the order in which one slot serves them."""
     journal = Journal()
     async with Pool(runtime=runtime, queue=queue) as pool, occupied(pool):
         for options in arrivals:

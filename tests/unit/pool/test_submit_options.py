@@ -1,4 +1,4 @@
-"""The options of a submit: what each does, and that a bad one leaves nothing behind."""
+"""The options of a submit: the effect of each, and that an invalid one leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAST = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hold for every test here that no pool and no file stays."""
+    """Check after every test that no pool and no file is left."""
     monkeypatch.chdir(tmp_path)
     pools = list_pools()
     yield
@@ -59,7 +59,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     "expires": (AMOUNT[0], [*AMOUNT[1], datetime(2030, 1, 1, tzinfo=UTC)]),
     "cancel_with_caller": FLAG,
 }
-# Far, but no more than the calendar and the clocks can hold.
+# Large, but within the range of dates and clocks.
 TOO_FAR = [("delay", 1e12), ("expires", 1e12), ("priority", 2**60), ("priority", -(10**30))]
 
 
@@ -198,7 +198,7 @@ def test_an_option_can_be_taken_back() -> None:
     Pool().with_options(delay=5).with_options(delay=None).with_options(run_at=moment)
 
 
-# Who it belongs to
+# Tenant and user
 
 
 @seeded
@@ -208,7 +208,7 @@ async def test_tenant_and_user_are_recorded(runtime: SeededRuntime) -> None:
         assert (ticket.snapshot().tenant, ticket.snapshot().user) == ("acme", "ann")
 
 
-# What overrides the pool's
+# Options that override those of the pool
 
 
 @seeded

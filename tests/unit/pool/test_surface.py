@@ -1,4 +1,4 @@
-"""The surface of a pool: the verbs by which work comes in, and what comes back."""
+"""The methods of a pool: how work is submitted, and what is returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.pool.support import Journal, occupied, park, seeded, until
 
 
 class Mine(Exception):
-    """An exception of the user's."""
+    """An exception of the user."""
 
 
 async def raise_mine(text: str) -> None:

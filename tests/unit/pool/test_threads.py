@@ -23,7 +23,7 @@ COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
 
 
 class Gate:
-    """A job that blocks its thread until it is let go, whatever happens around it."""
+    """A job that blocks its thread until the test releases it."""
 
     def __init__(self) -> None:
         self.began = threading.Event()
@@ -38,7 +38,7 @@ class Gate:
 
 
 class Ears:
-    """Hears events and lets a test wait for one."""
+    """Records events and lets a test wait for one."""
 
     def __init__(self) -> None:
         self.events = Events()
@@ -68,7 +68,7 @@ async def gate() -> AsyncIterator[Gate]:
 
 
 async def begun(gate: Gate) -> None:
-    """Wait until the gate's thread runs; the wait itself must not block the loop."""
+    """Wait until the gate's thread runs, without blocking the loop."""
     await asyncio.to_thread(gate.began.wait, 30)
 
 
@@ -153,7 +153,7 @@ async def test_what_a_thread_raises_reaches_the_caller(
         assert await pool.run(lambda: "alive") == "alive"
 
 
-# What cannot be killed
+# Threads that do not stop
 
 
 async def test_a_thread_that_times_out_leaves_its_slot_stuck_until_it_ends(gate: Gate) -> None:
@@ -316,7 +316,7 @@ async def test_a_thread_cancelled_on_its_way_does_not_run(runtime: SeededRuntime
 
 
 class NoThreads(Runtime):
-    """A process that can start no thread, for a while."""
+    """A runtime that cannot start a thread for a while."""
 
     refuse = True
 

@@ -1,4 +1,4 @@
-"""The ticker: again and again, until it is stopped."""
+"""The ticker: repeats a call until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.pool.support import seeded
 
 
 def timers(runtime: SeededRuntime) -> int:
-    """Return how many timers would still go off."""
+    """Return how many timers are still pending."""
     return sum(not handle.dead for _, _, handle in runtime.loop._timers)
 
 

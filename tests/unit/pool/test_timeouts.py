@@ -1,4 +1,4 @@
-"""Soft and hard timeouts, and the slots that code which does not stop leaves stuck."""
+"""Soft and hard timeouts, and slots that are stuck because their code does not stop."""
 
 from __future__ import annotations
 
@@ -441,5 +441,5 @@ async def test_a_soft_timeout_of_a_thread_is_told_when_it_happens() -> None:
     events = Events()
     events.subscribe(lambda event: told.set() if isinstance(event, JobMarked) else None)
     async with Pool(soft_timeout=0.05, events=events) as pool:
-        # Nothing else happens in this pool: only the mark itself lets its job go on.
+        # Nothing else happens in this pool: only the mark itself releases the job.
         assert await pool.run(told.wait)

@@ -1,4 +1,4 @@
-"""What a pool shows of itself is taken by any JSON encoder."""
+"""Views of a pool as plain data: any JSON encoder accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a failure holds the whole reason: causes, contexts and sub-exceptions."""
+"""The record of a failure has the whole reason: causes, contexts and sub-exceptions."""
 
 from __future__ import annotations
 

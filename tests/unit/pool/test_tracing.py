@@ -1,4 +1,4 @@
-"""Traces of whole pools: one trace shows the request, the wait, the run and what runs under it."""
+"""Traces of whole pools: one trace shows the request, the wait, the run and its inner spans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pool_of(traced: Traced, runtime: SeededRuntime, **options: Any) -> Pool:
     return Pool("mail", runtime=runtime, events=traced.events, **options)
 
 
-# What code inside a job sees
+# Spans inside a job
 
 
 @seeded
@@ -261,7 +261,7 @@ async def test_a_submit_span_says_whether_its_job_waits_for_its_time_or_is_turne
     assert dropped.id not in {of(span)["task_id"] for span in traced.all("pool.dequeue")}
 
 
-# Ends
+# Outcomes
 
 
 @seeded
@@ -390,7 +390,7 @@ async def test_a_drained_pool_leaves_no_span_open_and_nothing_held(runtime: Seed
     assert {of(run)["status"] for run in runs} >= {"completed", "cancelled", "scheduled"}
 
 
-# With and without
+# With and without tracing
 
 
 @seeded

@@ -1,4 +1,4 @@
-"""The traps that earlier systems of this kind fell into, one test each."""
+"""Known faults of systems of this kind, one test each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_trap_idle_workers_retire_together(runtime: SeededRuntime) -> None
 async def test_trap_all_idle_workers_retire_together_below_the_minimum(
     runtime: SeededRuntime,
 ) -> None:
-    # As greedy as it can be: one idle sample, all at once, and no pause in between.
+    # As aggressive as possible: one idle sample, all at once, no cooldown.
     scale = Autoscale(min=3, max=20, interval=1, step=1.0, cooldown=0, idle_after=1)
     sizes: list[int] = []
     events = Events()
@@ -137,7 +137,7 @@ async def test_trap_a_cancelled_error_raised_by_the_job_kills_the_worker(
 
 @seeded
 async def test_trap_wait_for_swallows_a_cancellation(runtime: SeededRuntime) -> None:
-    # A caller cancelled in the very moment its result arrives must not forget the cancellation.
+    # A caller that is cancelled when its result arrives must stay cancelled.
     went_on: list[str] = []
 
     async def call() -> None:
@@ -216,7 +216,7 @@ async def test_trap_tasks_are_collected_because_nobody_holds_them() -> None:
     ends: list[int] = []
 
     class Turn:
-        """Wakes its waiter by a call that holds nothing but a weak reference."""
+        """Wakes its waiter by a call that holds only a weak reference."""
 
         def __init__(self, future: asyncio.Future[None]) -> None:
             self.future = weakref.ref(future)

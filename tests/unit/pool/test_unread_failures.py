@@ -1,4 +1,4 @@
-"""A failure of a pool in memory that is never asked for is logged; any other is not."""
+"""A failure of a pool in memory that is never retrieved is logged; any other is not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plain() -> None:
 
 
 async def settle(pool: Pool) -> None:
-    """Let all jobs end; what is logged then comes in one of the next turns of the loop."""
+    """Let all jobs end; the log line comes in one of the next iterations of the loop."""
     await until(lambda: not pool.size())
     await turns()
 

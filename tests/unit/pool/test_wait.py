@@ -1,4 +1,4 @@
-"""Waiting for jobs: wait() and the ticket's own ways."""
+"""Waiting for jobs: `wait()` and the methods of a ticket."""
 
 from __future__ import annotations
 
@@ -283,14 +283,14 @@ async def test_snapshot_never_raises_for_the_jobs_sake(runtime: SeededRuntime) -
 
 @seeded
 async def test_nobody_has_to_look_at_a_ticket(runtime: SeededRuntime) -> None:
-    """A failure that nobody awaits is recorded; it warns nobody and breaks nothing."""
+    """A failure that is never awaited is recorded; it has no other effect."""
     async with Pool(runtime=runtime) as pool:
         for _ in range(5):
             await pool.submit(fail)
     assert pool.snapshot().failed == 5
 
 
-# Of another loop
+# Tickets of another loop
 
 
 def test_a_ticket_of_another_loop_is_refused_where_it_could_hang() -> None:

@@ -1,4 +1,4 @@
-"""The watchdog: a loop that does not turn is told, with the job and the code that keep it."""
+"""The watchdog: a blocked loop is reported with the job and the code that block it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def run(new_loop: NewLoop, main: Callable[[], Awaitable[None]]) -> None:
 
 
 class Ear:
-    """Hears of blocked loops and lets the code that blocks them go on.
+    """Receives LoopBlocked and releases the code that blocks the loop.
 
-    Its queue is made in C: code that waits there is itself the innermost call.
+    Its queue is implemented in C, so code that waits there is itself the innermost call.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Ear:
             return
         self.told.append(event)
         self.threads.add(threading.current_thread().name)
-        # On a machine that has much to do, a loop may stand still for a moment by nobody's doing.
+        # On a busy machine a loop may be blocked for a moment by no code of the test.
         if event.job is not None or NOBODYS in event.stack:
             self.heard.put(event)
 
@@ -69,7 +69,7 @@ class Ear:
 
 
 class Counting(Runtime):
-    """A process that counts the looks of its watchdogs."""
+    """A runtime that counts the looks of its watchdogs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,11 +93,11 @@ def watchdog_of(pool: Pool) -> Watchdog:
 
 
 def watching() -> set[threading.Thread]:
-    """Return the threads that watch a loop; those of earlier tests may be on their way out."""
+    """Return the threads that watch a loop; those of earlier tests may be about to end."""
     return {one for one in threading.enumerate() if one.name == "poolhand-watchdog"}
 
 
-# Who is told of
+# What is reported
 
 
 @on_every_loop
@@ -129,7 +129,7 @@ def test_a_job_that_blocks_the_loop_is_named_with_its_stack(new_loop: NewLoop, k
         lines = event.stack.splitlines()
         assert "in blocking" in lines[-2]
         assert lines[-1].strip() == "ear.heard.get()"
-        # Nothing of what called the job.
+        # The stack has no frame of the callers of the job.
         assert "poolhand/pool" not in event.stack
 
     run(new_loop, main)
@@ -245,7 +245,7 @@ def test_code_that_keeps_the_interpreter_to_itself_is_told_as_soon_as_it_lets_go
     ear = Ear()
 
     async def greedy() -> None:
-        # No other thread runs during the sum, the one that watches included.
+        # No other thread runs during the sum, the watchdog included.
         while ear.heard.empty():
             sum(range(20_000_000))
 
@@ -286,11 +286,11 @@ def test_two_loops_in_two_threads_are_watched_apart() -> None:
         assert event.job.pool == name
 
 
-# The rules of a look, by hand
+# The rules of a look, driven by the test
 
 
 class ByHand(Runtime):
-    """A process whose clock, and whose threads' work, a test moves; nobody looks but the test."""
+    """A runtime whose clock and thread CPU time the test moves; only the test looks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ class ByHand(Runtime):
         return self.used
 
     def look(self, pool: Pool, seconds: float) -> None:
-        """Let time pass, and look."""
+        """Advance time, and look."""
         self.time += seconds
         watchdog_of(pool).look(self.time)
 
@@ -367,7 +367,7 @@ async def test_a_busy_loop_that_turns_is_not_blocked() -> None:
     ear, runtime = Ear(), ByHand()
     async with Pool(max_concurrent=5, events=ear.events, runtime=runtime) as pool:
         for _ in range(5):
-            # It turns and turns, and makes a short call each time.
+            # The loop runs, and makes a short call in each iteration.
             await until(lambda: watchdog_of(pool).silence(runtime.time) == 0)
             runtime.look(pool, 0.09)
             await wait([await pool.submit(asyncio.sleep, 0) for _ in range(100)])
@@ -447,7 +447,7 @@ def test_a_loop_that_waits_quietly_is_not_blocked(new_loop: NewLoop) -> None:
         async with pool:
             ticker = watchdog_of(pool)._ticker
             assert ticker is not None
-            # Without it, nothing wakes the loop.
+            # Without the ticker nothing wakes the loop.
             ticker.stop()
             await asyncio.to_thread(examine)
             assert watchdog_of(pool).silence(runtime.time) == pytest.approx(0.25)
@@ -504,14 +504,14 @@ def test_nothing_is_left_of_it_when_its_loop_is_closed(new_loop: NewLoop, draine
     run(new_loop, main)
     (thread,) = threads
     thread.join()
-    # The name is free again: with it goes what still stood for the pool.
+    # The name is free again, and the old registration is gone with it.
     assert Pool("left").health().workers == {}
     gc.collect()
     assert [loop() for loop in loops] == [None]
 
 
 class NoThreads(Runtime):
-    """A process that can start no thread."""
+    """A runtime that cannot start a thread."""
 
     def watch(self, call: Callable[[], None]) -> bool:
         raise RuntimeError("can't start new thread")
@@ -563,7 +563,7 @@ async def test_pools_under_different_runtimes_tell_a_block_once_and_by_the_right
 
     async def block() -> None:
         told.wait(30)
-        # The other watchdogs find the same block, and may not tell it.
+        # The other watchdogs find the same block and must not report it.
         two.look_on(5)
         three.look_on(5)
 

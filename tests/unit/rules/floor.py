@@ -1,4 +1,4 @@
-"""A floor: drives a desk as a pool does, without a clock, a loop or a slot of its own."""
+"""A floor: drives a desk as a pool does, without a clock, a loop or slots."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def names(entries: Iterable[Entry]) -> list[str]:
 
 
 class Floor:
-    """Brings entries to a desk, runs what it gives out and tells it what became of them.
+    """Brings entries to a desk, runs the entries it returns and reports their ends.
 
-    Nothing starts by itself: `start` starts what can, `serve` starts and completes one after the
-    other. Entries are named by the caller.
+    Nothing starts by itself: `start` starts what can start, `serve` starts and completes entries
+    one after the other. The caller names the entries.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Floor:
         opens_at: float | None = None,
         closes_at: float | None = None,
     ) -> Entry:
-        """Bring a new entry to the desk and return it, whatever the verdict was."""
+        """Bring a new entry to the desk and return it, whatever the verdict."""
         entry = new_entry(
             name,
             key=key,
@@ -123,7 +123,7 @@ class Floor:
         return entry
 
     def offer(self, entry: Entry, rerun: bool = False) -> Verdict[Entry]:
-        """Bring an entry to the desk and do what its verdict asks for."""
+        """Bring an entry to the desk and carry out its verdict."""
         verdict = self.desk.admit(entry, self.now, rerun)
         match verdict:
             case Admitted(victim=victim) if victim is not None:
@@ -135,7 +135,7 @@ class Floor:
         return verdict
 
     def start(self) -> list[Entry]:
-        """Start what can start and return it in that order."""
+        """Start all entries that can start; return them in that order."""
         started = []
         while (entry := self.desk.next(self.now)) is not None:
             entry.job = replace(
@@ -146,7 +146,7 @@ class Floor:
         return started
 
     def occupy(self) -> Entry:
-        """Let an entry of a key of its own take a slot."""
+        """Let an entry with its own key take a slot."""
         blocker = self.submit("blocker", key="blocker")
         assert self.start() == [blocker]
         return blocker
@@ -162,19 +162,19 @@ class Floor:
         self.desk.vacate(entry.job.key, self.now)
 
     def retry(self, entry: Entry, after: float = 0.0) -> None:
-        """Let a running entry fail and wait for its next attempt."""
+        """Fail a running entry; it waits for its next attempt."""
         self.running.remove(entry)
         entry.job = replace(entry.job, status=Status.SCHEDULED)
         self.desk.give_back(entry, self.now + after, self.now)
         self.desk.vacate(entry.job.key, self.now)
 
     def cancel(self, entry: Entry) -> None:
-        """Take a waiting entry out."""
+        """Remove a waiting entry."""
         self.desk.remove(entry, self.now)
         self.end(entry, Status.CANCELLED)
 
     def wait_until(self, now: float) -> list[Entry]:
-        """Move the clock and return what has expired by then."""
+        """Move the clock and return the entries that have expired."""
         self.now = now
         late = self.desk.tick(now)
         for entry in late:
@@ -187,7 +187,7 @@ class Floor:
         self.over.append(entry)
 
     def serve(self) -> list[str]:
-        """Start and complete everything, the oldest running first; return the names as started."""
+        """Start and complete all entries, oldest running first; return names in start order."""
         served = []
         while (started := names(self.start())) or self.running:
             served += started

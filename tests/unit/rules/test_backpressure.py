@@ -1,4 +1,4 @@
-"""What the policies promise: the table of 1.4 as pure rulings."""
+"""Backpressure policies as pure decisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical form: the same bytes for the same value, in whatever process."""
+"""The canonical form: the same bytes for the same value in every process."""
 
 from __future__ import annotations
 

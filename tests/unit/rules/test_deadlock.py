@@ -1,4 +1,4 @@
-"""When a job that others wait for can never end (1.6)."""
+"""Deadlock rules: when an awaited job can never end."""
 
 from __future__ import annotations
 

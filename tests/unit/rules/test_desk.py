@@ -1,4 +1,4 @@
-"""What the desk promises: who gets in, who waits where, who is next."""
+"""The desk: which entry is admitted, where it waits, and which is next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def submit_all(floor: Floor, keys: str) -> list[Entry]:
 
 
 def run_all(floor: Floor, count: int) -> None:
-    """Let so many entries come and start, one after the other."""
+    """Let so many entries arrive and start, one after the other."""
     for number in range(count):
         floor.submit(f"running{number}")
         assert len(floor.start()) == 1
@@ -43,7 +43,7 @@ def later(name: str, opens_at: float) -> Entry:
     return entry
 
 
-# Who is next
+# The next entry
 
 
 @pytest.mark.parametrize("starts_at_once", [True, False])
@@ -236,7 +236,7 @@ def test_under_a_fair_strategy_the_most_crowded_key_pays() -> None:
     floor = Floor(fair_round_robin(), ring_buffer(4))
     floor.occupy()
     submit_all(floor, "quiet A A B")
-    floor.submit("new", key="B")  # A has 2, B with the newcomer too; A's is the older
+    floor.submit("new", key="B")  # A has 2, and so has B with the new entry; A's is older
     assert names(floor.over) == ["A2"]
     floor.submit("newer", key="B")
     assert names(floor.over) == ["A2", "B4"]

@@ -1,4 +1,4 @@
-"""What is told about a pool that goes wrong, and what is not told about one that does well."""
+"""Diagnosis: findings about a pool with a problem, and none about a healthy one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WELL = Sample(
 
 
 def told(samples: Iterable[Sample]) -> list[tuple[int, Condition]]:
-    """What is told, each with the number of its sample."""
+    """Return the findings, each with the number of its sample."""
     diagnosis = Diagnosis()
     return [
         (number, condition)
@@ -106,7 +106,7 @@ def test_a_backlog_that_falls_but_not_below_where_it_began_is_the_same_incident(
 
 
 def test_the_growth_that_is_told_is_the_one_that_lasted() -> None:
-    # It began at 5, not at 1: with 4 the incident is over.
+    # It began at 5, not at 1: with 4 it is over.
     samples = full(1, 5, 5, 6, 7, 8, 4, 5, 6, 7)
     assert told(samples) == [(5, Condition.WORKER_BOUND), (9, Condition.WORKER_BOUND)]
 
@@ -120,7 +120,7 @@ def test_more_running_than_slots_counts_as_all_busy() -> None:
     assert told(samples) == [(3, Condition.WORKER_BOUND)]
 
 
-# Nothing but failures
+# Only failures
 
 
 def test_three_samples_with_failures_and_no_completion_are_told_once() -> None:

@@ -1,4 +1,4 @@
-"""Text of jobs, made harmless, line by line."""
+"""Text of jobs, escaped line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the crowd promises about who has to go."""
+"""Eviction: which waiting entry is dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.rules.floor import new_entry
 
 
 class Room:
-    """A crowd whose entries are named by key and order of arrival."""
+    """An index whose entries are named by key and order of arrival."""
 
     def __init__(self, arrivals: str = "") -> None:
         self.crowd: EvictionIndex[Entry] = EvictionIndex()

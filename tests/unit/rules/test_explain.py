@@ -1,4 +1,4 @@
-"""What an explanation says, and how long it estimates."""
+"""Explanations: their text, and the estimated wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of fairness, and that it is the one that the queue in memory does."""
+"""The arithmetic of fairness, compared with the queue in memory."""
 
 from __future__ import annotations
 

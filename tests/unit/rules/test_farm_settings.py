@@ -1,4 +1,4 @@
-"""How long a stop waits for what runs."""
+"""How long a stop waits for running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gates promise: one turn per session, so many jobs per key."""
+"""Gates: one turn per session, a limited number of jobs per key."""
 
 from __future__ import annotations
 

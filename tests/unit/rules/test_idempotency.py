@@ -1,4 +1,4 @@
-"""What an idempotency key promises (1.5)."""
+"""Idempotency keys: one job per key, its outcome, and when a key is forgotten."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_outcome_of_a_rerun_replaces_the_first_one() -> None:
     second = new_entry("second", idempotency_key="k")
     floor.offer(second, rerun=True)
     floor.serve()
-    floor.now = 17.0  # the time of the first outcome is long over
+    floor.now = 17.0  # the first outcome is long past
     assert offer(floor, "again") == Joined(second)
 
 

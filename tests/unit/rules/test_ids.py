@@ -1,4 +1,4 @@
-"""What an id promises: unique for ever, sorted by the time it was made."""
+"""Ids: unique, and sorted by creation time."""
 
 from __future__ import annotations
 

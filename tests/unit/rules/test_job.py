@@ -1,4 +1,4 @@
-"""What the record of a job promises."""
+"""The record of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values against a JSON Schema: what certainly does not fit is refused, all else passes."""
+"""Values against a JSON Schema: a value that cannot fit is refused, all others pass."""
 
 from __future__ import annotations
 

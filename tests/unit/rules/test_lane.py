@@ -1,4 +1,4 @@
-"""What a line promises to those that wait in it."""
+"""Lanes: first in, first out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may become of a job: the transitions of 1.2."""
+"""The lifecycle of a job: which transitions are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is hung, and how soon the dead are followed by others."""
+"""Liveness: which workers are hung, and how long to wait before a restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def verdict(facts: LivenessFacts, now: float, settings: FarmSettings = SETTINGS)
     return judge(facts, settings, now)[0]
 
 
-# Who is hung
+# Hung workers
 
 
 def test_a_worker_that_shows_life_is_fine() -> None:
@@ -71,7 +71,7 @@ def test_a_supervisor_is_silent_after_seven_intervals() -> None:
     assert not is_silent(100.0, SLOW, 134.9)
 
 
-# How soon others follow
+# Delay before a restart
 
 
 def test_the_first_may_start_at_once() -> None:

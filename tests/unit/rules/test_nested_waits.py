@@ -1,4 +1,4 @@
-"""Nested waits of stored jobs: what can never start, and what only looks so."""
+"""Nested waits of stored jobs: deadlocks, and waits that only look like one."""
 
 from __future__ import annotations
 

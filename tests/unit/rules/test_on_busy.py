@@ -1,4 +1,4 @@
-"""Who may come to a session."""
+"""Which turns a busy session accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end of an attempt means, for everything a job can raise (1.6)."""
+"""The outcome of an attempt, for everything a job can raise."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EVERYTHING = [
 
 
 class Asking(Exception):
-    """An error that asks for a wait, as many clients' errors do."""
+    """An error with a `retry_after`, as errors of many clients have."""
 
     def __init__(self, retry_after: Any) -> None:
         super().__init__()

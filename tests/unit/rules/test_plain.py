@@ -1,4 +1,4 @@
-"""Views as plain data: what any JSON encoder takes."""
+"""Views as plain data, for any JSON encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool that sizes itself promises, sample by sample."""
+"""Autoscaling of a pool, sample by sample."""
 
 from __future__ import annotations
 

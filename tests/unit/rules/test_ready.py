@@ -1,4 +1,4 @@
-"""What the ready set promises about who is next."""
+"""The ready set: which entry is next."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_with_aging_jobs_of_the_same_level_go_by_arrival() -> None:
     queue = Queue(priority(aging=1.0))
     queue.add("Z", level=1, now=0.0)
     queue.add("B", level=0, now=0.0)
-    queue.add("A", level=1, now=1.0)  # B has aged to level 1 by now
+    queue.add("A", level=1, now=1.0)  # B has aged to level 1
     assert queue.take() == "Z1 B1 A1"
 
 

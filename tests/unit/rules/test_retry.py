@@ -1,4 +1,4 @@
-"""What a retry policy promises about waiting."""
+"""Retry policies: how long a job waits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 class Broken(ValueError):
-    """An error of our own."""
+    """An error of this test."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How the slots of one claim are dealt over pools: one of each, in turn."""
+"""How the slots of one claim are shared between pools: one of each in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 6), min_size=
 
 
 def taker(counts: dict[str, int]) -> Callable[[str], int | None]:
-    """Give out as many as a pool has, numbered from 1."""
+    """Return as many as a pool has, numbered from 1."""
     given_out = dict.fromkeys(counts, 0)
 
     def take(pool: str) -> int | None:

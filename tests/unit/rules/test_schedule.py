@@ -1,4 +1,4 @@
-"""Schedules: which moments there are, and which of them are due."""
+"""Schedules: their moments, and which of them are due."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def moments(expression: str, zone: str, since: str, until: str) -> list[str]:
 
 
 def run(schedule: Schedule, past: Past, now: datetime) -> tuple[list[datetime], Past]:
-    """Run what is due, and return the past behind it."""
+    """Run the due moments, and return the past after them."""
     found = due(schedule, past, now)
     return found, settle(schedule, past, found) if found else past
 
@@ -143,7 +143,7 @@ def test_a_clock_that_is_an_hour_ahead_for_a_while_loses_and_doubles_nothing(
         found, past = run(schedule, past, now)
         ran += found
     assert len(ran) == len(set(ran))
-    # In the two minutes in which it was ahead others ran instead of the first two.
+    # In the two minutes in which it was ahead, other moments ran instead of the first two.
     expected = {NOON + n * MINUTE for n in range(1 if missed is Missed.ALL else 3, 70)}
     assert set(ran) == expected
 
@@ -183,7 +183,7 @@ def test_a_job_at_half_past_two_runs_once_on_the_days_when_the_clocks_change(
     for day, expected in ((spring, moved), (autumn, stays)):
         since, until = f"{day}T00:00+00:00", f"{day}T12:00+00:00"
         assert moments("30 2 * * *", zone, since, until) == [expected]
-        # Seen from anywhere in between, too: the hour that comes twice is no trap.
+        # From any moment in between, too: the repeated hour makes no difference.
         past, ran = begin(at(since)), []
         schedule = Schedule("t", rules.cron("30 2 * * *", zone))
         for minute in range(12 * 60):

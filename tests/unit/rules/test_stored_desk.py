@@ -1,4 +1,4 @@
-"""The desk of a kept pool: asked before, and under rules that change."""
+"""The desk of a stored pool: trial questions, and rules that change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NEWCOMER = st.fixed_dictionaries(
 
 
 def floor(strategy: Strategy, policy: Policy, **options: Any) -> Floor:
-    """Return a floor with the desk of a kept pool."""
+    """Return a floor with the desk of a stored pool."""
     made = Floor(strategy, policy, **options)
     keys: IdempotencyKeys[Entry] = IdempotencyKeys(1000.0, 1000)
     slots, cap = options.get("slots", 1), options.get("max_per_key")
@@ -143,7 +143,7 @@ def test_who_can_park_is_refused_by_fewer(policy: Policy, without: bool, parking
 
 
 def succeed(made: Floor, strategy: Strategy, policy: Policy, cap: int | None = None) -> None:
-    """Let the pool of a floor go on under other rules."""
+    """Continue the pool of a floor under other rules."""
     old = kept(made)
     entries = sorted({*old, *old.blocked_submitters, *made.running}, key=lambda one: one.job.id)
     desk = StoredDesk(strategy, policy, old.slots, old._keys, cap)

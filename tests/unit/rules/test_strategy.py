@@ -1,4 +1,4 @@
-"""What the strategies promise before anything is queued: their options, names and costs."""
+"""Strategies before anything is queued: their options, names and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes of tasks: what a worker offers meets just the jobs whose task it finds."""
+"""Causes of tasks: a worker's offer matches exactly the jobs whose task it has."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "f"]), min_size=1, max_size=4).map("
 
 @given(st.sets(NAMES, max_size=5), NAMES)
 def test_just_the_jobs_are_claimed_whose_task_is_found(names: set[str], waiting: str) -> None:
-    """Else a worker would claim a job, set it aside, and claim it again."""
+    """Otherwise a worker would claim a job, set it aside, and claim it again."""
     codes = offered(*sorted(names))
     met = bool(claimable(codes.causes(), [task_cause(waiting)]))
     assert met == (codes.find(waiting) is not None)

@@ -1,4 +1,4 @@
-"""What an agenda promises: everything comes up once, in time, unless it was taken off."""
+"""Timers: each fires once, in time, unless it was removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a kept job may run: delays by the clock of its store, appointments by the calendar."""
+"""When a stored job may run: delays by the store's clock, `run_at` by the wall clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks let through, and what not."""
+"""Validation: which values are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many workers a load asks for, look by look."""
+"""How many workers a load needs, check by check."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_jobs_that_wait_while_all_are_busy_call_a_batch_after_a_while() -> None:
     assert early.wanted == 2
     due = look(2, 20, 3, True, early.trend, now=105.0)
     assert (due.wanted, due.why) == (4, "3 jobs wait, for 5 s with all workers busy")
-    # Those who come now get their time before more are called.
+    # New workers get time to take load before more are started.
     assert look(4, 20, 3, True, due.trend, now=109.9).wanted == 4
     assert look(4, 20, 3, True, due.trend, now=110.0).wanted == 6
 
@@ -98,7 +98,7 @@ def test_a_load_must_be_light_for_a_cooldown_before_one_goes() -> None:
     assert look(3, 0, trend=first.trend, now=109.9).wanted == 3
     step = look(3, 0, trend=first.trend, now=110.0)
     assert (step.wanted, step.why) == (2, "light load: 0 jobs")
-    # And for another one before the next goes.
+    # And again before the next one stops.
     assert look(2, 0, trend=step.trend, now=119.9).wanted == 2
     assert look(2, 0, trend=step.trend, now=120.0).wanted == 1
 
@@ -155,7 +155,7 @@ def test_what_waits_in_a_paused_pool_calls_nobody() -> None:
     assert runnable(3, 100, None, paused=True) == 3
 
 
-# Who goes
+# Which worker stops
 
 
 def test_who_runs_least_goes_and_of_those_the_youngest() -> None:
@@ -180,11 +180,11 @@ FOUR = FarmSettings(min_workers=1, max_workers=4)
         # A replacement is started beside the worker it replaces.
         (4, Processes(3, outgoing=1), Plan(start=1)),
         (4, Processes(3, leaving=1), Plan(start=1)),
-        # Leaving workers take the places of those that are missing.
+        # Leaving workers take the places of missing ones.
         (4, Processes(3, outgoing=1, leaving=1), Plan(held=1)),
         (4, Processes(1, leaving=3), Plan(start=1, held=2)),
         (4, Processes(0, leaving=4), Plan(start=1, held=3)),
-        # More than there may be, after the maximum was lowered.
+        # More than allowed, after the maximum was lowered.
         (4, Processes(1, leaving=9), Plan(held=3)),
     ],
 )

@@ -1,4 +1,4 @@
-"""What does not add up in the tables of a SQL store."""
+"""Checks of the tables of a SQL store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poolhand.stores.postgres.pools import is_free
 from poolhand.stores.postgres.tables import Dialect
 from poolhand.stores.sql.pools import spec_of
 
-# Each finds the jobs or pools for which something does not hold that must hold after every commit.
+# Each query finds jobs or pools that violate a rule which holds after every commit.
 RULES = {
     "a job is nowhere, or in two places": """
         SELECT id FROM poolhand_jobs j WHERE
@@ -56,7 +56,7 @@ RULES = {
         AND NOT EXISTS (SELECT 1 FROM poolhand_log WHERE stream = a.stream AND first = a.last + 1)
     """,
 }
-# Of the pools that count their jobs.
+# For pools that count their jobs.
 COUNTS = {
     "a pool does not know who waits": """
         SELECT name FROM poolhand_pools p WHERE
@@ -87,7 +87,7 @@ FREE = """
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Yield what is wrong in a file that nobody is writing to."""
+    """Yield the faults in a file that no process writes to."""
     connection = sqlite3.connect(path)
     try:
         for what, text in {**RULES, **COUNTS, OVER: OVER_IN_SQLITE}.items():
@@ -98,7 +98,7 @@ def faults(path: Path) -> Iterator[str]:
 
 
 async def postgres_faults(url: str) -> list[str]:
-    """Return what is wrong in a schema, as of one moment; others may be writing to it."""
+    """Return the faults in a schema at one moment; others may be writing to it."""
     address = address_of(url)
     connection: Any = await asyncpg.connect(address.dsn)
     dialect = Dialect(address.schema)

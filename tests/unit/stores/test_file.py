@@ -1,4 +1,4 @@
-"""The file of a SQLite store: shared commits, its clock, and what it says about what is wrong."""
+"""The file of a SQLite store: shared commits, its clock, and its error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class Machine(Runtime):
-    """A runtime whose clocks and whose boot are moved by hand."""
+    """A runtime whose clocks and boot id the test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,7 +367,7 @@ async def test_the_log_is_worked_off_as_it_grows(
     async with notes(tmp_path) as file:
         for number in range(100):
             await file.write(note(f"{number}" * 1000))
-        # The schema takes some 60 pages, each note some 3: it was begun again several times.
+        # The schema takes some 60 pages, each note some 3: the log was restarted several times.
         assert log_size(file) < 100 * 4096
         assert len(file.read(noted)) == 100
 
@@ -451,7 +451,7 @@ async def test_where_boots_have_no_name_time_still_goes_forward(tmp_path: Path) 
         assert file.now() >= before
 
 
-# Others at the file.
+# Other processes at the file.
 
 
 def hold(path: str) -> FileLock:
@@ -612,7 +612,7 @@ async def test_tables_of_a_user_live_in_the_same_file(tmp_path: Path) -> None:
         assert file.read(lambda c: c.execute("SELECT a FROM mine").fetchone()) == (-1,)
 
 
-# What is wrong.
+# Faults.
 
 
 async def fill(path: Path) -> bytes:
@@ -626,14 +626,14 @@ async def fill(path: Path) -> bytes:
 
 
 def tear(path: Path, whole: bytes) -> None:
-    """Spoil half a page of the notes."""
+    """Damage half a page of the notes."""
     with path.open("r+b") as raw:
         raw.seek(whole.index(b"2020202020") // 4096 * 4096)
         raw.write(b"\x5a" * 2048)
 
 
 async def refused(path: Path) -> StoreError:
-    """Try to open a file, see that it and what is beside it stay, and return what was said."""
+    """Try to open a file; check that it and its neighbours are unchanged; return the error."""
     before = contents(path)
     with pytest.raises(StoreError) as caught:
         await StoreFile(path, Runtime()).open()
@@ -717,7 +717,7 @@ async def test_a_torn_page_is_found_and_what_can_be_read_is_named(tmp_path: Path
 async def test_damage_met_at_work_is_told_to_readers_and_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As with a file too large to be looked through when it is opened.
+    # As for a file too large to be checked when it is opened.
     monkeypatch.setattr(faults, "QUICK_BYTES", 0)
     path = tmp_path / "a.db"
     whole = await fill(path)

@@ -1,4 +1,4 @@
-"""The lock between processes; two descriptions of one file stand for two processes."""
+"""The lock between processes; two open descriptions of one file stand for two processes."""
 
 from __future__ import annotations
 

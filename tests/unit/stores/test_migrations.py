@@ -1,4 +1,4 @@
-"""Numbered steps: taken in order, whole or not at all, and checked ever after."""
+"""Migrations: applied in order, whole or not at all, and verified afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file whose log is taken away, or whose content is exchanged, while it is open."""
+"""A file whose log is removed, or whose content is replaced, while it is open."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_checkpoints_of_others_and_vacuums_are_no_exchange(tmp_path: Path)
 
 
 def first_page_only(path: Path) -> None:
-    """Copy page 1 from the log to a file that is not open: alone it cannot be read any more."""
+    """Copy page 1 from the log to a closed file: alone it cannot be read any more."""
     log = Path(f"{path}-wal").read_bytes()
     frames = [log[at : at + 24 + 4096] for at in range(32, len(log), 24 + 4096)]
     first = [frame[24:] for frame in frames if int.from_bytes(frame[:4]) == 1]
@@ -165,8 +165,8 @@ def first_page_only(path: Path) -> None:
 
 
 def half_done(path: Path) -> None:
-    """Copy every page from the log to the file but that of the clock, as a checkpoint that dies."""
-    # By another process: to close the file in this one would take the locks of SQLite away.
+    """Copy all pages but that of the clock from the log to the file, as a cut checkpoint does."""
+    # In another process: closing the file here would release the locks of SQLite.
     subprocess.run([sys.executable, "-c", HALF_DONE, path], check=True)
 
 

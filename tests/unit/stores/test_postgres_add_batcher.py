@@ -1,4 +1,4 @@
-"""Things that go together: each caller gets its own answers, and pays for its own faults alone."""
+"""Batched calls: each caller gets its own answers and its own errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poolhand.stores.postgres.transaction import MOST, AddBatcher
 
 
 class Slow:
-    """Answers with the double of every number, a lot at a time, when it is let."""
+    """Answers with the double of every number, a batch at a time, when released."""
 
     def __init__(self) -> None:
         self.lots: list[list[int]] = []
@@ -33,7 +33,7 @@ class Slow:
         return [2 * thing for thing in things]
 
     async def ask(self, *lots: Sequence[int]) -> list[object]:
-        """Ask for lots, one on its way while the others come."""
+        """Ask for batches: one is in flight while the others arrive."""
         return await asyncio.gather(*map(self.together.ask, lots), return_exceptions=True)
 
 

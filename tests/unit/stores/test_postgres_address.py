@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL store: read as it is meant, refused with what to write, never shown."""
+"""The URL of a PostgreSQL store: parsed, refused with a hint, its password never shown."""
 
 from __future__ import annotations
 

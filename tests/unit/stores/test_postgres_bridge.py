@@ -1,4 +1,4 @@
-"""Rules that await nothing stand still while somebody else waits for what they ask."""
+"""Rules that await nothing are suspended while a query of theirs runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of a PostgreSQL store goes on evenly, whatever is done to the clock of its server."""
+"""The time of a PostgreSQL store advances evenly, whatever happens to the server's clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WALL = 1_700_000_000.0
 
 
 class World:
-    """A server whose clock can be set, and the number that was written down for it."""
+    """A server whose clock can be set, and the skew that was recorded for it."""
 
     def __init__(self) -> None:
         self.true = WALL
@@ -29,7 +29,7 @@ class World:
 
 
 class Process:
-    """One process on that server; `held_up` is what its own clock has missed."""
+    """One process on that server; `held_up` is the time that its own clock has missed."""
 
     def __init__(self, world: World, held_up: float) -> None:
         self.held_up = held_up
@@ -37,7 +37,7 @@ class Process:
         self._clock = ServerClock(lambda: world.true - self.held_up)
 
     def now(self, took: float = 0.0) -> float:
-        """Ask for the time of the store, in an answer that took so long, until it is right."""
+        """Ask for the store's time, in an answer that took so long, until it is right."""
         world = self._world
         while True:
             asked = self._clock.tick()
@@ -100,7 +100,7 @@ def test_who_was_held_up_is_put_right_by_those_who_were_not() -> None:
     world.true += 2 * LONG
     other.now()
     held_up.held_up = LONG
-    assert held_up.now() == LONG  # for a moment, until the other one looks
+    assert held_up.now() == LONG  # for a moment, until the other process looks
     assert other.now() == 2 * LONG
     assert held_up.now() == other.now() == 2 * LONG
     assert world.skew == 0.0
@@ -122,7 +122,7 @@ def test_who_has_just_come_takes_no_step_back_that_somebody_else_wrote_down() ->
 
 
 class Shifted(Runtime):
-    """A process whose own clock says that the server's was set."""
+    """A process whose own clock says that the server's clock was set."""
 
     ahead = 0.0
 

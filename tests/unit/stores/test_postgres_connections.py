@@ -1,4 +1,4 @@
-"""The way to PostgreSQL: connections that break, are few, are left in the middle of something."""
+"""Connections to PostgreSQL: broken, scarce, or abandoned in the middle of a statement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from poolhand.stores.postgres.transaction import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.private_servers.postgres_server import PostgresServer
 
-LIMIT = 20  # seconds after which what should have happened is not waited for any more
+LIMIT = 20  # seconds after which a wait gives up
 IN_LINE = """
 SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -47,7 +47,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 
 
 class Outside:
-    """Looks at a server from a connection of its own."""
+    """Observes a server from a connection of its own."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -93,7 +93,7 @@ async def pid_of(connection: RawConnection) -> int:
 
 
 def age(link: ServerConnection) -> None:
-    """Let all idle connections have been idle for long."""
+    """Make all idle connections count as idle for long."""
     link._idle = [(connection, 0.0) for connection, _ in link._idle]
 
 
@@ -118,7 +118,7 @@ async def test_at_most_so_many_connections_are_lent_at_a_time(
 
 
 async def pid_of_others(outside: Outside) -> None:
-    """Let some time pass in which somebody could have connected."""
+    """Let time pass in which a connection could have been made."""
     for _ in range(20):
         await outside.count()
 
@@ -199,7 +199,7 @@ async def test_a_thousand_cancelled_callers_leave_no_task_no_file_and_no_connect
             await asyncio.gather(*callers, return_exceptions=True)
         assert await asyncio.gather(*[stand_in_line(link) for _ in range(8)]) == [None] * 8
         for _ in range(1000):
-            # What a cancelled statement leaves behind ends by itself.
+            # The rest of a cancelled statement ends by itself.
             if len(asyncio.all_tasks()) == before:
                 break
             await outside.ask("SELECT 1")
@@ -334,7 +334,7 @@ async def trying(link: ServerConnection) -> None:
 
 
 def in_a_fork(act: Any) -> str:
-    """Do something on another loop in a fork of this process; return the error it met."""
+    """Run something on another loop in a fork of this process; return its error."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -353,12 +353,12 @@ def in_a_fork(act: Any) -> str:
     return told
 
 
-# What is wrong with the way
+# Connections that cannot be made
 
 
 @pytest.fixture(scope="module")
 def guarded(postgres: PostgresServer) -> Iterator[str]:
-    """Give the part of a URL behind the user of a server that asks for passwords."""
+    """Return the part of a URL after the user, of a server that asks for passwords."""
     rules = postgres.folder / "data" / "pg_hba.conf"
     before = rules.read_text()
     postgres.query(f"CREATE ROLE guarded LOGIN PASSWORD '{PASSWORD}'")
@@ -374,7 +374,7 @@ def guarded(postgres: PostgresServer) -> Iterator[str]:
 
 
 async def failure(url: str) -> str:
-    """Return how it fails to get to a server; nothing in it may give a password away."""
+    """Return the error of a connection; it must not contain a password."""
     async with opened(url) as link:
         with pytest.raises((StoreError, UsageError)) as caught:
             await pid(link)

@@ -1,4 +1,4 @@
-"""What errors of PostgreSQL mean: which pass, which cut, and what a caller is given for each."""
+"""Errors of PostgreSQL: which are transient, which break the connection, and what callers get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHERE = "postgresql://host/jobs"
 
 
 def of_server(state: str, text: str = "some words") -> asyncpg.PostgresError:
-    """Return the error that the driver makes of an answer of the server."""
+    """Return the driver's error for an answer of the server."""
     fields: dict[str, Any] = {"S": "ERROR", "C": state, "M": text}
     error: asyncpg.PostgresError = asyncpg.PostgresError.new(fields)
     return error

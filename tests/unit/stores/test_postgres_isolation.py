@@ -1,4 +1,4 @@
-"""A PostgreSQL whose database asks for a stricter isolation than the store is written for."""
+"""A PostgreSQL with a stricter default isolation than the store uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT gra
 
 @pytest.fixture(params=LEVELS)
 def strict(request: pytest.FixtureRequest, postgres: PostgresServer, database: str) -> str:
-    """Give a database whose transactions are stricter unless they say otherwise."""
+    """Return a database with a stricter default isolation."""
     name = urlsplit(database).path[1:]
     level = request.param
     postgres.query(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{level}'")
@@ -54,7 +54,7 @@ async def crew(url: str, count: int) -> AsyncIterator[list[Hand]]:
 async def one_behind_the_other(
     url: str, pool: int, acts: list[Callable[[], Coroutine[Any, Any, Any]]]
 ) -> list[Any]:
-    """Begin things that need one pool, in this order, while none of them can have it yet."""
+    """Begin operations that need one pool, in this order, while it is locked."""
     outside: Any = await asyncpg.connect(url)
     try:
         kind = Locks("public").kind(POOLS)
@@ -84,7 +84,7 @@ async def test_a_turn_that_comes_while_its_session_is_freed_is_not_left_behind(
         )
         assert await one.status("b") == "queued"
         (claim,) = await one.claim(1, owner="hand-0")
-        # And the other way round: the turn is there, and who frees the session must see it.
+        # The other way round: the turn is stored, and the freeing operation must see it.
         await one_behind_the_other(
             strict, 1, [lambda: other.submit("c", session="s"), lambda: one.finish(claim)]
         )
@@ -130,7 +130,7 @@ async def test_every_turn_of_mixed_pools_gets_its_outcome(strict: str) -> None:
 async def test_jobs_come_with_a_transaction_of_the_user_at_its_own_level(
     database: str, level: str
 ) -> None:
-    """Several users at once, each in a transaction that began before the others' jobs ran."""
+    """Several users at once, each in a transaction that began before the jobs of the others ran."""
     many = 4
     async with App(database) as app, AsyncExitStack() as stack, asyncio.timeout(LIMIT):
 
@@ -162,7 +162,7 @@ async def test_jobs_come_with_a_transaction_of_the_user_at_its_own_level(
             ids = [id for ids in await asyncio.gather(*shops) for id in ids]
             tickets = [await app.get(id) for id in ids]
             ends = await asyncio.gather(*[one for one in tickets if one], return_exceptions=True)
-        # Of those with a key each second one is refused: the key stands for the first.
+        # Of jobs with a key every second one is refused: the key belongs to the first.
         assert sum(isinstance(end, int) for end in ends) == 3 * many + 2
         assert sum(isinstance(end, JobRejected) for end in ends) == many - 2
         assert await connections[0].fetchval("SELECT count(*) FROM orders") == 3 * many

@@ -1,4 +1,4 @@
-"""The tables of PostgreSQL: made once, by one; changed under those who go on."""
+"""Migrations of PostgreSQL: applied once, by one process, while others continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-LIMIT = 50  # seconds after which what should have happened is not waited for any more
+LIMIT = 50  # seconds after which a wait gives up
 FIRST = Migration(
     1, "first", "CREATE TABLE poolhand_one (a int);\nINSERT INTO poolhand_one VALUES (1);"
 )
@@ -121,7 +121,7 @@ async def test_a_store_is_no_older_than_its_own_schema(schema: str) -> None:
     await store.close()
 
 
-# What older code can live with
+# Compatible steps
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_older_code_still_looks_whether_its_own_steps_are_the_same(schema:
 
 
 def additive() -> Migration:
-    """Return a step such as the next version might take, on the tables there are."""
+    """Return a migration step on the present tables, as a next version might have."""
     number = len(OWN) + 1
     changes = [
         f"ALTER TABLE {name} ADD COLUMN extra text NOT NULL DEFAULT 'x';"
@@ -248,7 +248,7 @@ async def test_tables_are_changed_under_load_without_an_error(schema: str) -> No
         assert set(found) <= {Status.QUEUED, Status.BLOCKED}
 
 
-# Who may, and who is first
+# Rights and races
 
 
 def open_once(url: str, starts: Any) -> None:
@@ -334,6 +334,6 @@ async def test_a_table_of_another_program_is_left_alone(database: str, made: str
     assert "nothing was changed. It belongs to another program: give the store a schema" in text
     names = await ask(database, "SELECT relname FROM pg_class WHERE relname LIKE 'poolhand%'")
     assert names == [(made.split()[1],)]
-    # In a schema of its own the same database can be used.
+    # In its own schema the same database can be used.
     async with opened(f"{database}{'&' if '?' in database else '?'}schema=jobs"):
         pass

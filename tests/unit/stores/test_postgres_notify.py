@@ -1,4 +1,4 @@
-"""Hints over PostgreSQL: from process to process, through restarts, and never in the way."""
+"""Hints over PostgreSQL: between processes, through restarts, without blocking other work."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.contract.test_signals import Ear
 from tests.faults.proxy import Proxy
 from tests.private_servers.postgres_server import PostgresServer
 
-LIMIT = 40  # seconds after which what should have happened is not waited for any more
+LIMIT = 40  # seconds after which a wait gives up
 NOTICED_WITHIN = 35  # seconds, promised
 
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[tuple[PostgresSignals, Ear]]:
-    """Give signals that are open, and one who hears them."""
+    """Return open signals, and a listener."""
     signals, ear = PostgresSignals(address_of(url), Runtime()), Ear()
     signals.subscribe(ear)
     await signals.open()
@@ -153,7 +153,7 @@ async def test_a_connection_that_died_without_a_word_is_noticed(
     monkeypatch.setattr(postgres_signals, "PING_SECONDS", 1.0)
     async with opened(proxy.through(database)) as (_, ear), opened(database) as (one, _):
         proxy.half_open()
-        # New ones are served: it has to give up the old one.
+        # New connections are accepted, so the client has to give up the old one.
         await hear(ear, ANYTHING[-1])
         one.publish("word")
         await hear(ear, "word")

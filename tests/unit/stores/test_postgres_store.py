@@ -121,7 +121,7 @@ async def test_a_store_that_could_not_be_opened_leaves_nothing_behind(schema: st
 async def test_rules_that_changed_while_an_add_waited_for_its_pool_count(
     store: PostgresStore, schema: str
 ) -> None:
-    """A pool that takes everything is read and locked by one statement, which may have to wait."""
+    """A pool that accepts everything is read and locked by one statement, which may wait."""
     await add(store, "first")
     await add(store, "second")
     url, _, name = schema.partition("?schema=")
@@ -149,7 +149,7 @@ async def test_rules_that_changed_while_an_add_waited_for_its_pool_count(
 async def test_what_was_planned_for_empty_tables_goes_along_indexes_when_they_are_full(
     schema: str,
 ) -> None:
-    """Else every claim and every end would look through all that waits."""
+    """Otherwise every claim and every settlement would scan the waiting jobs."""
     store = PostgresStore(schema, Runtime())
     await store.open()
     await store.enroll(owner("hand"))
@@ -165,7 +165,7 @@ async def test_what_was_planned_for_empty_tables_goes_along_indexes_when_they_ar
         found = "FROM pg_stat_all_tables WHERE schemaname = $1 AND relname"
         ended = f"SELECT n_tup_ins {found} = 'poolhand_ends'"
         while await somebody.fetchval(ended, name) < len(few) + many:
-            pass  # The server counts a while later.
+            pass  # The server updates its statistics a while later.
         places = ("poolhand_jobs", "poolhand_waits", "poolhand_claims", "poolhand_ends")
         looked_through = f"SELECT sum(seq_tup_read)::int {found} = ANY($2)"
         assert await somebody.fetchval(looked_through, name, places) < many
@@ -174,7 +174,7 @@ async def test_what_was_planned_for_empty_tables_goes_along_indexes_when_they_ar
 
 
 async def add_and_run(store: PostgresStore, ids: list[str]) -> None:
-    """Let jobs come in, be claimed and be over, ten at a time."""
+    """Add, claim and complete jobs, ten at a time."""
     await store.add([JobBatch(tuple(order(id) for id in ids))])
     wanted = ClaimRequest("hand", tuple(range(10)))
     claims = tuple(await store.claim(wanted))

@@ -1,4 +1,4 @@
-"""Who may use the files of a store: one user, or one group; never all."""
+"""Permissions of the files of a store: one user or one group, never everyone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Give a folder with a path short enough for sockets."""
+    """Return a folder with a path short enough for sockets."""
     made = Path(tempfile.mkdtemp(prefix="ph-"))
     yield made
     shutil.rmtree(made)
@@ -44,7 +44,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @asynccontextmanager
 async def in_use(path: Path, query: str = "") -> AsyncIterator[Store]:
-    """Give a store that is open and has written something."""
+    """Return an open store that has written something."""
     store = store_of(f"sqlite:///{path}{query}", Runtime())
     await store.open()
     try:

@@ -1,4 +1,4 @@
-"""What a SQLite store writes of a job, and what it reads back."""
+"""The rows of a job in a SQLite store, written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that hold no record: a typed error, and nothing is run or lost."""
+"""Damaged rows: a typed error; no job is run or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in memory: they are there as long as their store is."""
+"""Tables in memory exist as long as their store."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ async def test_what_is_abandoned_without_a_close_goes_with_its_last_user() -> No
     connection = tables.read(lambda connection: connection)
     del tables
     gc.collect()
-    # Closed, not forgotten: from Python 3.13 on that would be a warning, at any later moment.
+    # Closed explicitly: from Python 3.13 on an unclosed connection is a warning.
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         connection.execute("SELECT 1")

@@ -1,4 +1,4 @@
-"""How SQLite answers the questions of a store: none looks through a queue or through the past."""
+"""Query plans of SQLite: no statement scans a queue or the finished jobs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def plan(connection: sqlite3.Connection, text: str) -> list[str]:
 
 
 def scans(found: list[str]) -> list[str]:
-    """Return the steps that look through a whole table or sort what they found."""
+    """Return the steps that scan a whole table or sort their result."""
     return [step for step in found if step.startswith("SCAN") or "TEMP B-TREE" in step]
 
 

@@ -1,4 +1,4 @@
-"""What only a store in a file can get wrong: lots, half a batch, the books, the next start."""
+"""Faults that only a store in a file can have: batches, partial writes, counts, restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many rows in one statement: all of them, once, whatever their number."""
+"""Many rows in one statement: each of them once, whatever their number."""
 
 from __future__ import annotations
 

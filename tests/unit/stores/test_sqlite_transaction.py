@@ -1,4 +1,4 @@
-"""Transactions of a user in the file of a store: what they may do, and what they leave behind."""
+"""Transactions of a user in the file of a store: what is allowed, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def touch(path: Path) -> None:
 
 
 def descriptors() -> int:
-    """Count the open files of this process, where that can be seen."""
+    """Count the open files of this process, where the system shows them."""
     folder = Path("/proc/self/fd")
     return len(os.listdir(folder)) if folder.is_dir() else 0
 

@@ -1,4 +1,4 @@
-"""When and for whom jobs were submitted: found by an index, in rows of older code as well."""
+"""Submit time and user of jobs: found by an index, in rows of older versions as well."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Run = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Hand, Run]:
-    """Give a hand on a store, and a way to run a statement on its tables."""
+    """Return a `Hand` on a store, and a function that runs a statement on its tables."""
     clock, path = Clock(), tmp_path / "jobs.db"
     store: Store
     run: Run

@@ -1,4 +1,4 @@
-"""Sessions that are closed though no job holds them: found, and freed."""
+"""Sessions that are closed although no job holds them: found, and freed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from poolhand.stores.open import store_of
 from poolhand.stores.postgres.connections import address_of
 from tests.contract.support import Clock, Hand, owner, spec
 
-# What a transaction that has seen an older state than the locks it held leaves behind.
+# The result of a transaction that read an older state than its locks protect.
 DAMAGE = {
     "the holder is over": "UPDATE poolhand_sessions SET holder = 1",
     "the holder was never there": "UPDATE poolhand_sessions SET holder = 99",
@@ -46,7 +46,7 @@ async def hand(url: str) -> AsyncIterator[Hand]:
 
 
 async def damage(url: str, text: str) -> None:
-    """Change a table behind the back of the store."""
+    """Change a table directly in the database."""
     if url.startswith("sqlite"):
         with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
             connection.execute(text)
@@ -59,7 +59,7 @@ async def damage(url: str, text: str) -> None:
 
 
 async def close_session(hand: Hand, url: str, how: str, waiting: int = 2) -> None:
-    """Let one turn be over and others wait for a session that no job holds."""
+    """Complete one turn and leave others waiting for a session that no job holds."""
     await hand.finish(await hand.start("first", session="s"))
     claim = await hand.start("second", session="s")
     await hand.take_in(*[f"turn {number}" for number in range(waiting)], session="s")
@@ -91,7 +91,7 @@ async def test_a_session_that_is_held_is_left_alone(hand: Hand) -> None:
         claim = await hand.start(f"{pool} a", pool, session="s")
         await hand.take_in(f"{pool} b", pool=pool, session="s")
         assert await hand.store.unheld(free=True) == []
-        # Waiting for its next attempt, it keeps its session; so does one that waits for its key.
+        # A turn that waits for its next attempt, or for its key, keeps its session.
         assert await hand.retry(claim, wait=3600.0)
         assert await hand.store.unheld(free=True) == []
         await hand.take_in(f"{pool} c", f"{pool} d", pool=pool, session="t", delay=3600.0)

@@ -18,7 +18,7 @@ from poolhand.testing.seeded import SeededRuntime, run_seeded
 
 
 class Ear:
-    """Hears topics, and lets a test wait for one."""
+    """Records topics, and lets a test wait for one."""
 
     def __init__(self, wake: Wake) -> None:
         self.heard: list[str] = []

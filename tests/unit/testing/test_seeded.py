@@ -1,4 +1,4 @@
-"""What the seeded loop promises to the tests that stand on it."""
+"""The seeded loop: the guarantees that tests rely on."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_nothing_is_printed_about_leftovers(
             asyncio.create_task(refuse())  # noqa: RUF006
         await asyncio.sleep(1)
 
-    gc.collect()  # What other tests left behind is not to be heard of here.
+    gc.collect()  # Leftovers of other tests must not be reported here.
     caplog.clear()
     with caplog.at_level(logging.DEBUG), pytest.raises(AssertionError, match="3 tasks"):
         run_seeded(main, 1)

@@ -1,4 +1,4 @@
-"""What test servers stand on: programs found or named, ports, folders that go with their owner."""
+"""Building blocks of test servers: programs, ports, folders that end with their owner."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_folder_lies_where_sockets_fit_and_servers_may_look(
         monkeypatch.setattr("tempfile.tempdir", str(place))
         folder = PrivateFolder("poolhand-thing-", "sleep")
         try:
-            # Whoever need not become another may look where it is closed to others.
+            # A process that does not switch users may use a closed folder.
             stays = why == "closed" and os.geteuid() != 0
             assert (folder.path.parent == place) is stays
         finally:

@@ -1,4 +1,4 @@
-"""What a run of the tests does where a server is not installed, and how that is mended."""
+"""Test runs without an installed server, and how to install it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_delta(): ...
 
 
 def run_tests(folder: Path, *options: str, **environment: str) -> tuple[int, list[str]]:
-    """Run planted tests with our fixtures, where no PostgreSQL is; return how that ended."""
+    """Run planted tests with the project's fixtures, without PostgreSQL; return how that ended."""
     (folder / "bin").mkdir()
     (folder / "test_planted.py").write_text(PLANTED)
     done = subprocess.run(
@@ -111,7 +111,7 @@ NO_CLUSTER = "etc/postgresql-common/createcluster.d/none-at-install.conf"
 
 
 class Machine:
-    """A folder that stands for a machine: its programs, its files, an apt-get that notes calls."""
+    """A folder that stands for a machine: its programs, its files, a recording apt-get."""
 
     def __init__(self, folder: Path, user: int = 0, apt: bool = True) -> None:
         self.root, self.fakes = folder / "root", folder / "bin"
@@ -128,7 +128,7 @@ class Machine:
         (self.fakes / name).chmod(0o755)
 
     def run(self) -> str:
-        """Run tools/servers; return what it says."""
+        """Run tools/servers; return its output."""
         done = subprocess.run(
             [REPOSITORY / "tools" / "servers"],
             env={

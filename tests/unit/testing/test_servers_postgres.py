@@ -1,4 +1,4 @@
-"""A private PostgreSQL obeys its verbs, and leaves nothing behind however its owner ends."""
+"""A private PostgreSQL follows its methods, and leaves nothing behind however its owner ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.private_servers.programs import ServerFailed, free_port, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
-# What an interpreter needs to find us; one of another environment as well.
+# What an interpreter needs to find poolhand, also one of another environment.
 ENVIRONMENT = {
     "PATH": os.defpath,
     "PYTHONPATH": os.pathsep.join(
@@ -36,12 +36,12 @@ ENVIRONMENT = {
     ),
 }
 LIMIT = 30.0
-# What a client may meet when its server goes, by the moment at which it does.
+# Errors of a client whose server ends, depending on the moment.
 LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 
 def family(pid: int) -> list[int]:
-    """Find a process and its children by parents, which is not how a server finds its own."""
+    """Find a process and its children by parent ids; a server finds its own in another way."""
     return [pid, *(number for number, (parent, _) in processes().items() if parent == pid)]
 
 
@@ -72,7 +72,7 @@ def living(pids: list[int]) -> list[int]:
 
 
 def segments(folder: Path) -> list[str]:
-    """Return the shared memory that a data folder's number is the key of."""
+    """Return the shared memory whose key is the inode of a data folder."""
     inode = os.stat(folder / "data").st_ino & 0xFFFFFFFF
     lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
     return [line for line in lines if int(line.split()[0]) & 0xFFFFFFFF == inode]
@@ -86,7 +86,7 @@ def patient(postgres_binaries: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def server(patient: PostgresServer) -> PostgresServer:
-    """Give a running server that tests share, and do to what they like."""
+    """Return a running server that tests share and may do anything to."""
     patient.resume()
     patient.start()
     return patient
@@ -240,7 +240,7 @@ def test_a_server_that_somebody_else_killed_starts_again(server: PostgresServer)
     url = server.database()
     server.query("CREATE TABLE kept AS SELECT 7 AS n", url)
     pids = family(server.pid)
-    # Held, its children cannot see that their parent is gone, and keep its memory.
+    # Paused children cannot see that their parent is gone, and keep its memory.
     server.pause()
     os.kill(server.pid, signal.SIGKILL)
     wait_until("it is seen to have ended", lambda: not server.running, LIMIT)
@@ -260,7 +260,7 @@ def test_a_paused_server_keeps_its_clients_and_answers_none_until_it_goes_on(
             pids = family(server.pid)
             states = [processes()[pid][1] for pid in pids]
             assert states.count("T") > 4
-            # One that had ended just before is there until its parent looks.
+            # A process that had just ended is a zombie until its parent waits for it.
             assert set(states) <= {"T", "Z"}
             asked = asyncio.create_task(client.fetchval("SELECT 7"))
             await asyncio.sleep(0)
@@ -352,7 +352,7 @@ def test_a_new_server_takes_another_port_when_its_own_was_just_taken(
     with taken(0) as listener:
         port: int = listener.getsockname()[1]
         ports = iter([port, port, free_port()])
-        # Free when it was looked for, and taken a moment later.
+        # Free when it was chosen, and taken a moment later.
         monkeypatch.setattr("tests.private_servers.postgres_server.free_port", lambda: next(ports))
         with PostgresServer(binaries=postgres_binaries) as server:
             assert server.port != port
@@ -404,7 +404,7 @@ FORK = "os.fork() or sys.stdin.read()\n"
 
 
 class Owner:
-    """A process that starts a server, in a thread that ends, and tells where it is."""
+    """A process that starts a server, in a thread that ends, and prints its place."""
 
     def __init__(
         self, binaries: Path, code: str, user: int | None = None, python: str = sys.executable
@@ -470,7 +470,7 @@ def test_nothing_is_left_when_its_owner_forgets_to_close_it(postgres_binaries: P
 
 
 def test_a_server_lives_apart_from_the_terminal_of_its_owner(server: PostgresServer) -> None:
-    """Ctrl-C is sent to a whole group of processes, and would be a fast stop."""
+    """Ctrl-C goes to the whole process group, and would be a fast stop."""
     assert os.getpgid(0) != os.getpgid(server.pid)
     assert os.getsid(0) != os.getsid(server.pid)
 
@@ -483,7 +483,7 @@ def test_a_server_never_runs_as_root(server: PostgresServer) -> None:
 
 
 def python_for(user: int) -> str:
-    """Return an interpreter like this one that another user may run."""
+    """Return an interpreter like this one that another user can run."""
     mine, packaged = sys.executable, "/usr/bin/python{}.{}".format(*sys.version_info)
     for python in (mine, packaged):
         probe = [python, "-c", "import tests.private_servers.postgres_server"]

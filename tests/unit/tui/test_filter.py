@@ -1,4 +1,4 @@
-"""Which jobs are shown."""
+"""Filters: which jobs are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a job: facts, its error, its events; and of what a worker has done."""
+"""The page of a job: facts, error and events; and the snapshot of a worker."""
 
 from __future__ import annotations
 

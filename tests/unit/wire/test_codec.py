@@ -1,4 +1,4 @@
-"""Which types come back when they are asked for."""
+"""Which types come back when they are requested."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Leaf(BaseModel):
 
 
 class Plant(BaseModel):
-    """Hard to bring back: strict, closed, with aliases both ways and a field that is computed."""
+    """A demanding model: strict, closed, with aliases both ways and a computed field."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -166,7 +166,7 @@ def test_a_type_without_a_hash_can_be_asked_for() -> None:
     assert decode(encode(5), Annotated[int, {"not": "hashable"}]) == 5
 
 
-# What does not fit
+# Values that do not fit
 
 
 @pytest.mark.parametrize("codec", CODECS)

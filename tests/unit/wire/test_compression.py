@@ -1,4 +1,4 @@
-"""Compression happens where it pays, and is undone within a bound."""
+"""Compression is used where it saves space, and decompression is bounded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_bomb_is_stopped_at_the_limit() -> None:
         decode(data, limits=limits)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # What came out, two chunks in the making, and the input: in its envelope and twice as its rest.
+    # The result, two chunks in progress, and the input: in its envelope and twice as its rest.
     assert peak < limits.payload + 2 * CHUNK + 3 * len(data) + 64 * KIB
 
 

@@ -1,4 +1,4 @@
-"""The format: what was written once stays readable, byte for byte."""
+"""The envelope format: stored data stays readable, byte for byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRETS = {"k2": b"new secret, long enough"}
 RING = KeyRing(SECRETS, current="k2", accept_unsigned=True, accept_unbound=True)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
-# Never change these: data like it lies in stores. A new format gets a new version.
+# Never change these: stores contain such data. A new format gets a new version.
 VERSION_1: list[tuple[bytes, Any]] = [
     (b'PH\x01\x00\x04json{"a":[1,"b"]}', {"a": [1, "b"]}),
     (b"PH\x01\x00\x07msgpack\x81\xa1a\x92\x01\xc4\x01b", {"a": [1, b"b"]}),

@@ -1,4 +1,4 @@
-"""Limits are checked when they are made."""
+"""Limits are validated when they are made."""
 
 from __future__ import annotations
 

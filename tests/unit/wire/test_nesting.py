@@ -1,4 +1,4 @@
-"""How deep data goes is known without decoding it."""
+"""The depth of data is found without decoding it."""
 
 from __future__ import annotations
 

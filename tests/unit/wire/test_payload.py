@@ -1,4 +1,4 @@
-"""What a value goes through on its way to bytes and back."""
+"""A value on its way to bytes and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def nested(levels: int) -> Any:
 
 
 def written(codec: str, body: bytes) -> bytes:
-    """An envelope around a body that no codec of ours has made."""
+    """An envelope around a body that no codec of poolhand made."""
     return pack(Envelope(codec, body))
 
 
@@ -66,7 +66,7 @@ def test_a_small_json_payload_can_be_read_by_eye() -> None:
     assert encode({"topic": "bees"}) == b'PH\x01\x00\x04json{"topic":"bees"}'
 
 
-# What cannot be written
+# Values that cannot be written
 
 
 @pytest.mark.parametrize("number", [nan, inf, -inf])
@@ -92,7 +92,7 @@ def test_a_number_that_is_none_is_found_beside_ints_of_any_length() -> None:
 
 
 def test_words_and_bytes_that_look_like_no_number_pass() -> None:
-    # As a float this holds the bytes by which infinity is looked for.
+    # As a float this contains the bytes that the check for infinity searches.
     (lookalike,) = msgspec.msgpack.decode(b"\x91\xcb\x3f\xcb\x7f\xf0\x00\x00\x00\x00")
     value = [None, "nan", "inf", {"nan": None, "-inf": None}, lookalike]
     assert decode(encode(value)) == value
@@ -211,7 +211,7 @@ BOMBS = {
 
 
 class Named(msgspec.Struct):
-    """Knows one field, so that a decoder skips all others."""
+    """Knows one field, so a decoder skips all others."""
 
     name: str = ""
 
@@ -266,7 +266,7 @@ def test_a_length_that_is_only_claimed_takes_no_memory(body: bytes, type: Any) -
     assert peak < MILLION
 
 
-# What cannot be read
+# Bytes that cannot be read
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pickle needs a permission and a right signature; without both not a byte of it is read."""
+"""Pickle needs a permission and a valid signature; otherwise not a byte of it is read."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_unsigned_pickle_without_a_permission_is_not_read(sprung: Path) -> No
 
 
 def test_no_change_to_an_envelope_makes_a_pickle_run(sprung: Path) -> None:
-    """Not by naming it JSON, not by moving a right signature over from another payload."""
+    """Neither by naming it JSON nor by copying a valid signature from another payload."""
     trap = pickle.dumps(Trap(sprung))
     right = encode([1], ring=RING)
     moved = pack(Envelope("pickle", trap, key_id="k1")) + right[-SIGNATURE_BYTES:]

@@ -1,4 +1,4 @@
-"""What a signature promises."""
+"""Signatures: what they cover, their expiry, and key rings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tests of the journal keep their jobs."""
+"""The stores of the journal tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.durable.conftest import MEMORY, shared, shared_url
 
 __all__ = ["shared_url", "url"]
 
-# Receipts are documents: their versions depend on what was in a store before.
+# Receipts are documents: their versions depend on earlier content of the store.
 USED_SERVER = pytest.param("postgres-used", marks=pytest.mark.full)
 STORES = [MEMORY, "sqlite", "postgres", "sqlite-used", USED_SERVER]
 

@@ -1,4 +1,4 @@
-"""Keys of calls: the same for the same call, whatever writes or signs it, and whoever began it."""
+"""Keys of calls: equal for equal calls, whatever codec or key wrote them, and in any process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 
 
 async def again(app: App, id: str) -> Ticket[Any]:
-    """Run a dead job again."""
+    """Retry a dead job."""
     (answer,) = await app.operator().retry([id], "anna")
     found = await app.get(answer.text.split()[-1])
     assert found is not None, answer
@@ -108,7 +108,7 @@ async def test_a_call_is_known_after_the_way_of_writing_has_changed(
     assert (paid, done) == (["o-1"], ["o-1"])
 
 
-# Runs that were begun when a call was known by its payload: written down here as it was then.
+# Runs of a version that keyed a call by its payload: written here in that form.
 
 
 def former_payload(call: Any, ring: KeyRing | None = None) -> bytes:
@@ -125,14 +125,14 @@ def former_key(scope: str, whose: str, *call: Any) -> str:
 
 
 async def keep_former(app: App, key: str, job: str, call: bytes, stage: str, **more: Any) -> None:
-    """Write a receipt as it was written formerly."""
+    """Write a receipt in the earlier form."""
     receipt = {"tool": TOOL, "stage": stage, "call": call, "job": job, "token": 0, **more}
     body = msgspec.msgpack.encode(receipt)
     assert await store_proxy(app.core).put([Put(f"receipt/{key}", body, 0)]) is not None
 
 
 class Former:
-    """A job that an earlier version has begun: it waits, and has a receipt of one call."""
+    """A job of an earlier version: it waits, and has a receipt of one call."""
 
     def __init__(self, url: str, ring: KeyRing | None = None, **options: Any) -> None:
         self.app = App(url, wire=Wire(ring=ROTATED if ring is not None else None))
@@ -153,7 +153,7 @@ class Former:
     async def play(
         self, given: Any, stage: str, key: Callable[[str, bytes], str], **terms: Any
     ) -> tuple[Any, str]:
-        """Return the job and the former key."""
+        """Return the job and the earlier key."""
         call = hashlib.sha256(
             former_payload((TOOL, ["order"], {"order": given}), self.ring)
         ).digest()
@@ -262,7 +262,7 @@ async def append(app: App, stream: str, record: dict[str, Any]) -> None:
     await store_proxy(app.core).append([LogLine(stream, "record", msgspec.msgpack.encode(record))])
 
 
-# For whom a call is made once, and for how long
+# Scope and lifetime of a receipt
 
 
 @pytest.mark.parametrize("scope", ["run", "session", "global"])
@@ -287,7 +287,7 @@ async def test_what_a_run_has_done_does_not_expire_for_it(url: str, scope: str) 
     async with app, app.worker():
         assert await result(await agent.session("s").submit("o-1")) == "paid"
         assert paid == ["o-1"]
-        # Another run may do it again.
+        # Another run may repeat the call.
         assert await result(await agent.session("s").submit("o-1")) == "paid"
     assert paid == ["o-1", "o-1"]
 
@@ -382,7 +382,7 @@ async def test_receipts_go_with_the_last_job_of_their_run(url: str) -> None:
         ticket = await again(app, job.id)
         await result(ticket)
         assert await store.erase([job.id], (), "anna") == [job.id]
-        # The one that went on for it is still kept.
+        # The job that continued it is still kept.
         assert len(await store.scan(f"receipt/run/{job.id}/")) == 1
         await connection.thread.ask(lambda: connection.store.prune(over(0.0)))
         assert await app.get(ticket.id) is None

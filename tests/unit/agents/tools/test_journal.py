@@ -1,4 +1,4 @@
-"""The journal: positions, what is finished there, and branches."""
+"""The journal: positions, their recorded results, and branches."""
 
 from __future__ import annotations
 

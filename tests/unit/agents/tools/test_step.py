@@ -25,7 +25,7 @@ class Page:
 
 
 class Calls:
-    """Counts what was really done, and fails where it is told to, once each."""
+    """Counts real calls, and fails once at each place that the test names."""
 
     def __init__(self, *failures: str) -> None:
         self.made: list[str] = []

@@ -1,4 +1,4 @@
-"""Tools: every call has a receipt, and what must happen once does not happen twice."""
+"""Tools: every call has a receipt, and a `once` call does not happen twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 30
 
 
 class World:
-    """What is outside: it counts, and the code that reaches it fails where it is told to, once."""
+    """The outside world: counts effects, and fails once at each place that the test names."""
 
     def __init__(self, *failures: str) -> None:
         self.made: list[Any] = []
@@ -233,7 +233,7 @@ async def test_a_cancelled_call_comes_to_its_end_and_is_written_down(url: str) -
         await asked.wait()
         goes_on.set()
         assert await cancelling
-        # Nobody saw its result; it is there.
+        # Its result was never seen, but it is recorded.
         assert await result(await agent.submit()) == "o-1"
     assert world.made == ["o-1"]
 
