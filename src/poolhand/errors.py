@@ -33,7 +33,7 @@ PoolhandError
 ├── ToolError             a tool call was not made, or failed
 │   ├── ToolBusy          the same call is running elsewhere
 │   ├── ToolOutcomeUnknown  it was started, and whether it happened is unknown
-│   └── IdempotencyConflict  its key was used with other arguments
+│   └── IdempotencyConflict  its key, or that of a submit, stands for another call
 └── Directive             raised by a job on purpose
     ├── RetryLater        retry the job after that many seconds
     ├── Snooze            run the job again at that time; this attempt does not count
@@ -303,9 +303,13 @@ class ToolOutcomeUnknown(ToolError):
 
 
 class IdempotencyConflict(ToolError):
-    """The key of a call was used for a call with other arguments."""
+    """The key of a tool call or of a submit stands for another call; `job_id`: that of its job."""
 
     code = "PH-TOL-003"
+
+    def __init__(self, message: str, *, key: str = "", job_id: str = "") -> None:
+        super().__init__(message, key=key)
+        self.job_id = job_id
 
 
 class Directive(PoolhandError):

@@ -42,6 +42,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.job import Job, Status
 from poolhand.rules.lifecycle import KEEP
+from poolhand.rules.queue.idempotency import function_digest
 from poolhand.rules.queue.stored_desk import pool_id
 from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
 from poolhand.rules.validation import SECONDS, Seconds, to_seconds
@@ -308,7 +309,9 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
             self._executor.codes.add(code)
             return TaskCall(code.name, args, kwargs, code), code
         where_to_run(fn, terms.options.run_in, self._config.run_in)
-        return TaskCall(name_of(fn), home=self._home), None
+        keyed = terms.options.idempotency_key is not None
+        digest = function_digest(fn, args, kwargs) if keyed else None
+        return TaskCall(name_of(fn), home=self._home, digest=digest), None
 
     def _make_connection(self) -> StoreConnection:
         self._check_here()
