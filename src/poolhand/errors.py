@@ -24,6 +24,7 @@ PoolhandError
 │   ├── Unsupported       this kind of store cannot do that
 │   ├── SchemaTooNew      written by a newer poolhand
 │   ├── Corrupt           its file is damaged; the message says what can be saved
+│   │   └── FileReplaced  its file was replaced while processes had it open
 │   └── ReadOnly          the disk is full or broken; the store accepts no writes until it is fixed
 ├── WireError             a value that cannot be encoded, or bytes that cannot be decoded
 │   ├── TooLarge          more bytes or more levels than the limits allow
@@ -230,6 +231,12 @@ class Corrupt(StoreError):
     """A store is damaged, or is not a poolhand store; it was not changed."""
 
     code = "PH-STO-005"
+
+
+class FileReplaced(Corrupt):
+    """The file of a store was replaced while processes had it open."""
+
+    code = "PH-STO-008"
 
 
 class ReadOnly(StoreError):

@@ -294,7 +294,7 @@ def _row(job: JobView) -> tuple[object, ...]:
         job.id,
         job.pool,
         job.name,
-        "parked" if job.parked else job.status,
+        "submitter blocked" if job.submitter_blocked else job.status,
         job.attempts,
         job.key,
         job.session,
@@ -340,8 +340,8 @@ def _show(job: JobView) -> None:
 
 
 def _status(job: JobView) -> str:
-    if job.parked:
-        return "parked"
+    if job.submitter_blocked:
+        return "submitter blocked"
     if job.dead:
         return f"{job.status} (dead letter: `poolhand jobs retry` runs it again)"
     return "running (asked to stop)" if job.cancel_requested and _runs(job) else job.status

@@ -59,6 +59,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
     """
 
     make_store: Callable[[str, Runtime], Store]
+    absolute: Callable[[str], str]
     configured_store: Callable[[], str | None]
     masked: Callable[[str], str]
 
@@ -98,11 +99,11 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         if options.get("scope") in SHARED and options.get("store") is None:
             options["store"] = self.configured_store()
         config = configure(name, options)
-        self._url = config.scope.url(config.name)
-        self.make_store(self._url, self.runtime)
-        store = config.scope.store
+        url = config.scope.url(config.name)
+        self.make_store(url, self.runtime)
+        self._url, scope = self.absolute(url), config.scope.resolved()
         # Mask the URL: from here on it is shown to users.
-        return replace(config, scope=replace(config.scope, store=store and self.masked(store)))
+        return replace(config, scope=replace(scope, store=scope.store and self.masked(self._url)))
 
     def __repr__(self) -> str:
         named = repr(self.name)
