@@ -23,6 +23,7 @@ from poolhand import (
     bounded,
     bounded_map,
     fair_round_robin,
+    fifo,
     log_events,
     priority,
     ring_buffer,
@@ -83,6 +84,7 @@ async def message_of(call: Callable[[], Any]) -> str:
     [
         (called(Retry, atempts=3), "atempts", "attempts"),
         (called(Retry, max_retries=3), "max_retries", "attempts"),
+        (called(Pool, strategy=fifo()), "strategy", "queue"),
         (called(Keep, result=5), "result", "results"),
         (called(Limits, paylod=5), "paylod", "payload"),
         (called(Filter, stats=()), "stats", "statuses"),

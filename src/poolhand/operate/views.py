@@ -24,8 +24,9 @@ class JobView(PlainView, frozen=True, kw_only=True):
     """A job as an operator sees it.
 
     `reason` and `why` say what a waiting job waits for; `waits_for` is its cause, if that is
-    neither a time nor a slot. `submitter_blocked`: its submitter waits until the full pool has room.
-    `result_bytes` is the size of its result; the value itself is for the submitting code only.
+    neither a time nor a slot. `submitter_blocked`: its submitter waits until the full
+    pool has room. `result_bytes` is the size of its result; the value itself is for the submitting
+    code only.
     """
 
     id: str

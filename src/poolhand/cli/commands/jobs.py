@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, NoReturn
 
@@ -68,6 +68,18 @@ def list_jobs(
             operate(source, lambda operator: _watch(operator, look, json))
     else:
         show_page(operate(source, look), json)
+        if not json and which == Filter(pool=which.pool, statuses=(Status.QUEUED,)):
+            _show_set_aside(operate(source, lambda operator: operator.set_aside(which.pool)))
+
+
+def _show_set_aside(counts: Mapping[str, int]) -> None:
+    """Write how many jobs wait for something other than a time or a slot, by its cause."""
+    if counts:
+        causes = ", ".join(f"{count} for {cause}" for cause, count in counts.items())
+        screen.line(
+            f"and {many(sum(counts.values()), 'job')} set aside: {screen.safe(causes)} "
+            "(list them with --status scheduled)"
+        )
 
 
 async def _watch(

@@ -315,7 +315,7 @@ class _Candidate(Struct):
 
 
 class UnservedNotice:
-    """Logs once for each pool that an awaited job or a submit waits for a worker that does not exist.
+    """Logs once for each pool that an awaited job or a submit waits for a missing worker.
 
     It uses the polls for awaited jobs, on the store thread's loop: it needs no timer, and queries
     the store only when a job has waited long.
