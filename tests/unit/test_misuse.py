@@ -84,7 +84,6 @@ async def message_of(call: Callable[[], Any]) -> str:
     [
         (called(Retry, atempts=3), "atempts", "attempts"),
         (called(Retry, max_retries=3), "max_retries", "attempts"),
-        (called(Pool, strategy=fifo()), "strategy", "queue"),
         (called(Keep, result=5), "result", "results"),
         (called(Limits, paylod=5), "paylod", "payload"),
         (called(Filter, stats=()), "stats", "statuses"),
@@ -158,6 +157,11 @@ async def test_a_call_that_does_not_fit_shows_the_call_that_does(
     call: Callable[[], Any], text: str
 ) -> None:
     assert text in await message_of(call)
+
+
+def test_a_strategy_is_given_as_queue() -> None:
+    with pytest.raises(UsageError, match="'strategy' is not an option .*did you mean 'queue'"):
+        Pool(strategy=fifo())  # type: ignore[call-arg]
 
 
 def test_all_wrong_names_are_reported_at_once() -> None:
