@@ -160,7 +160,7 @@ async def test_a_call_that_does_not_fit_shows_the_call_that_does(
 
 
 def test_a_strategy_is_given_as_queue() -> None:
-    with pytest.raises(UsageError, match="'strategy' is not an option .*did you mean 'queue'"):
+    with pytest.raises(UsageError, match=r"'strategy' is not an option .*did you mean 'queue'"):
         Pool(strategy=fifo())  # type: ignore[call-arg]
 
 
