@@ -163,7 +163,7 @@ class Screen:
             text.append(", PAUSED\n" if pool.paused else "\n", "bold yellow")
             text.append(f"{pool.queued:>3} queued\n{pool.blocked:>3} blocked by session\n")
             text.append(f"{pool.scheduled:>3} scheduled (retry)\n")
-            text.append(f"{pool.parked:>3} submitters blocked\n")
+            text.append(f"{pool.blocked_submitters:>3} submitters blocked\n")
         history = state.ledger.history(POOL_WIDTH - 4)
         top = max(history) or 1
         text.append("".join(SPARKS[count * 7 // top] for count in history), "cyan")

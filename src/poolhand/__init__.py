@@ -59,12 +59,28 @@ _LATER = {
     "tool_context": "poolhand.agents.tools.tool",
 }
 
+_OTHERS = ("poolhand.settings", "poolhand.errors", "poolhand.views")
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
+        module = None if name.startswith("_") else _home_of(name)
+        if module is not None:
+            # Not an AttributeError: `from poolhand import …` would replace its text.
+            raise ImportError(f"{name} is in {module}: write `from {module} import {name}`")
         raise AttributeError(f"module 'poolhand' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_LATER[name]), name)
     return value
+
+
+def _home_of(name: str) -> str | None:
+    """Return the public module of a name that is not at the top level."""
+    for module in _OTHERS:
+        found = import_module(module)
+        own = getattr(getattr(found, name, None), "__module__", None) == module
+        if own or name in getattr(found, "__all__", ()):
+            return module
+    return None
 
 
 def _durable_pool() -> type:

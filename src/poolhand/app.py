@@ -56,7 +56,7 @@ from poolhand.rules.scaling.farm_settings import (
 from poolhand.rules.validation import Seconds, instance_of, is_writable, shown
 from poolhand.runtime import Runtime
 from poolhand.setting_table import check_farm
-from poolhand.stores.open import store_of
+from poolhand.stores.open import absolute, store_of
 
 if TYPE_CHECKING:
     from poolhand.farm.supervisor import Supervisor
@@ -88,6 +88,7 @@ class App(ScheduleDecorators, SubmitByName):
             store_of(self.url, runtime, self.store_origin)
         else:
             store_of(url, runtime)
+        self.url = absolute(self.url)
         keep = options.get("keep", KEEP)
         check_keep(keep)
         wire = checked_wire(options.get("wire"))
@@ -297,5 +298,6 @@ def _configured_store() -> str | None:
 
 
 DurablePool.make_store = staticmethod(store_of)
+DurablePool.absolute = staticmethod(absolute)
 DurablePool.configured_store = staticmethod(_configured_store)
 DurablePool.masked = staticmethod(masked)

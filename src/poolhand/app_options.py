@@ -85,7 +85,7 @@ def store_line(url: str, origin: str) -> str:
 
 def store_conflict(app: str, used: str, named: str, origin: str) -> str | None:
     """Return a warning if a setting names another store than the app's code, else None."""
-    if used == named:
+    if located(used) == located(named):
         return None
     return (
         f"the code of {app} uses the store {located(used)}, and {origin} names {located(named)}, "

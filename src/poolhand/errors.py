@@ -24,6 +24,7 @@ PoolhandError
 │   ├── Unsupported       this kind of store cannot do that
 │   ├── SchemaTooNew      written by a newer poolhand
 │   ├── Corrupt           its file is damaged; the message says what can be saved
+│   │   └── FileReplaced  its file was replaced while processes had it open
 │   └── ReadOnly          the disk is full or broken; the store accepts no writes until it is fixed
 ├── WireError             a value that cannot be encoded, or bytes that cannot be decoded
 │   ├── TooLarge          more bytes or more levels than the limits allow
@@ -33,7 +34,7 @@ PoolhandError
 ├── ToolError             a tool call was not made, or failed
 │   ├── ToolBusy          the same call is running elsewhere
 │   ├── ToolOutcomeUnknown  it was started, and whether it happened is unknown
-│   └── IdempotencyConflict  its key was used with other arguments
+│   └── IdempotencyConflict  its key, or that of a submit, stands for another call
 └── Directive             raised by a job on purpose
     ├── RetryLater        retry the job after that many seconds
     ├── Snooze            run the job again at that time; this attempt does not count
@@ -232,6 +233,12 @@ class Corrupt(StoreError):
     code = "PH-STO-005"
 
 
+class FileReplaced(Corrupt):
+    """The file of a store was replaced while processes had it open."""
+
+    code = "PH-STO-008"
+
+
 class ReadOnly(StoreError):
     """A store cannot be written to: the disk is full, broken, or write-protected."""
 
@@ -303,9 +310,13 @@ class ToolOutcomeUnknown(ToolError):
 
 
 class IdempotencyConflict(ToolError):
-    """The key of a call was used for a call with other arguments."""
+    """The key of a tool call or of a submit stands for another call; `job_id`: that of its job."""
 
     code = "PH-TOL-003"
+
+    def __init__(self, message: str, *, key: str = "", job_id: str = "") -> None:
+        super().__init__(message, key=key)
+        self.job_id = job_id
 
 
 class Directive(PoolhandError):

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 LONGEST_DEFAULT = 20
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 # fmt: off
@@ -150,6 +152,31 @@ def check_call(
         or f"{reason}; write {name}({_shape(parameters)})"
     )
     raise UsageError(f"{name}: {text}") from None
+
+
+def misfits(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], why: object
+) -> str:
+    """Return all arguments that a call lacks and that it has too many, or else `why` it fails."""
+    parameters = signature.parameters.values()
+    by_place = [one.name for one in parameters if one.kind in BY_PLACE]
+    given = {*by_place[: len(args)], *kwargs}
+    missing = [
+        one.name
+        for one in parameters
+        if one.default is Parameter.empty and one.kind not in VARIABLE and one.name not in given
+    ]
+    known = {one.name for one in parameters if one.kind in BY_NAME}
+    takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
+    unexpected = [] if takes_any else [name for name in kwargs if name not in known]
+    found = [
+        f"{what}: {', '.join(map(repr, names))}"
+        for what, names in (("missing", missing), ("unexpected", unexpected))
+        if names
+    ]
+    # A single fault is named by Python as well as it can be.
+    text = "; ".join(found) if len(missing) + len(unexpected) > 1 else str(why)
+    return f"{text}{option_hint(unexpected)}"
 
 
 def check_no_option(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:

@@ -11,17 +11,27 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Mapping
 from multiprocessing import current_process, reduction, resource_tracker, spawn, util
 from multiprocessing.context import SpawnProcess, set_spawning_popen
+from types import MappingProxyType
 from typing import Any
 
 MAIN = ("init_main_from_name", "init_main_from_path")
 
 
+# The folder in which this process resolved each relative path first.
+_folders: dict[str, str] = {}
+
+
 class ChildProcess(SpawnProcess):
-    """A spawned process; `main` is the location of its parent's script."""
+    """A spawned process; `main` is the location of its parent's script.
+
+    `folders` are those in which its parent resolved relative paths.
+    """
 
     main: dict[str, Any] | None = None
+    folders: Mapping[str, str] = MappingProxyType({})
 
     if sys.platform != "win32":
 
@@ -43,6 +53,7 @@ def _launch(popen: Any, process: Any) -> None:
     tracker = resource_tracker.getfd()
     data = spawn.get_preparation_data(process.name)
     process.main = {key: data.pop(key) for key in MAIN if key in data}
+    process.folders = {**_folders, **_inherited_folders()}
     popen._fds.append(tracker)
     packed = io.BytesIO()
     set_spawning_popen(popen)
@@ -69,6 +80,25 @@ def _launch(popen: Any, process: Any) -> None:
         # Our pipe ends stay open while the Popen exists: their EOF shows that we have ended.
         popen.finalizer = util.Finalize(popen, _close, [ours[0], theirs[1]])
         _close(theirs[0], ours[1])
+
+
+def absolute_path(path: str) -> str:
+    """Return the absolute form of a path, in a child the one that the path has in its parent.
+
+    The parent may have changed its folder before it started the child, which imports its script.
+    """
+    if os.path.isabs(path):
+        return path
+    folder = _inherited_folders().get(path)
+    if folder is None:
+        folder = os.getcwd()
+        _folders.setdefault(path, folder)
+    return os.path.join(folder, path)
+
+
+def _inherited_folders() -> Mapping[str, str]:
+    found: Mapping[str, str] = getattr(current_process(), "folders", {})
+    return found
 
 
 def _close(*files: int) -> None:

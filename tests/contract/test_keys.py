@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from poolhand.contract import Added, JobBatch, Refusal
+from poolhand.contract import Added, JobBatch, JobRequest, Refusal
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer
 from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
@@ -158,3 +160,97 @@ async def test_a_joined_order_needs_no_place(hand: Hand) -> None:
     await hand.take_in("b")
     assert await joined(hand, "c") == "a"
     refused(await hand.submit("d"))
+
+
+# One call per key
+
+
+def call(id: str, digest: bytes | None = None, **options: Any) -> JobRequest:
+    """Return an order under the key "k" whose call record has a digest of its arguments."""
+    fields: list[Any] = [None] * 13
+    made = order(id, **{"idempotency_key": "k", **options})
+    return replace(made, brief=msgspec.msgpack.encode([*fields, digest]))
+
+
+ONE, TWO, OLDER = b"version2" + b"1" * 32, b"version2" + b"2" * 32, b"version1" + b"2" * 32
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_key_of_another_call_is_refused_with_the_job_that_has_it(
+    hand: Hand, is_over: bool
+) -> None:
+    added = await hand.add(call("a", ONE))
+    assert isinstance(added, tuple)
+    if is_over:
+        (claim,) = await hand.claim()
+        await hand.finish(claim)
+    for other in (call("b", TWO), call("b", ONE, name="other"), call("b", None, name="other")):
+        answer = await hand.add(other)
+        assert isinstance(answer, Refusal)
+        assert answer.holder is not None
+        assert (answer.reason, answer.holder.id, answer.holder.name) == ("key", "a", "task")
+    assert await hand.store.get(["b"]) == [None]
+
+
+@pytest.mark.parametrize("digest", [ONE, OLDER, None])
+async def test_the_same_call_and_one_that_cannot_be_compared_join(
+    hand: Hand, digest: bytes | None
+) -> None:
+    await hand.add(call("a", ONE, name="proj.agents.task"))
+    answer = await hand.add(call("b", digest, name="agents.task"))
+    assert isinstance(answer, tuple)
+    assert ids(answer) == ["a"]
+
+
+async def test_a_refused_call_does_not_fail_those_of_the_same_write(hand: Hand) -> None:
+    orders = [call("a", ONE), call("b", TWO), call("c", ONE), call("d", idempotency_key="l")]
+    answers = await hand.store.add([JobBatch((one,)) for one in orders])
+    found = [isinstance(one, Refusal) or ids(one) for one in answers]
+    assert found == [["a"], True, ["a"], ["d"]]
+
+
+async def test_a_batch_with_a_key_of_another_call_is_refused_as_a_whole(hand: Hand) -> None:
+    answer = await hand.add(order("a"), call("b", ONE), call("c", TWO))
+    assert isinstance(answer, Refusal)
+    assert answer.reason == "key"
+    assert await hand.store.get(["a", "b", "c"]) == [None] * 3
+    await hand.add(call("d", TWO))
+    assert await hand.status("d") == "queued"
+
+
+async def test_a_rerun_is_one_of_the_same_call(hand: Hand) -> None:
+    await hand.add(call("a", ONE))
+    (claim,) = await hand.claim()
+    await hand.finish(claim, status=Status.FAILED)
+    assert isinstance(await hand.add(call("b", TWO, rerun_failed=True)), Refusal)
+    answer = await hand.add(call("c", ONE, rerun_failed=True))
+    assert isinstance(answer, tuple)
+    assert ids(answer) == ["c"]
+
+
+async def test_a_dead_job_is_not_replaced_by_another_call(hand: Hand) -> None:
+    await hand.store.declare(spec(key_ttl=10.0))
+    await hand.add(call("a", ONE))
+    (claim,) = await hand.claim()
+    await hand.finish(claim, status=Status.FAILED)
+    hand.clock.wait(20)
+    await hand.add(call("b", TWO))
+    answer = await hand.add(call("c", ONE, rerun_failed=True, revives="a"))
+    assert isinstance(answer, Refusal)
+    assert answer.reason == "key"
+    (dead,) = await hand.store.get(["a"])
+    assert dead is not None
+    assert dead.dead
+
+
+async def test_a_blocked_submitter_has_its_key_against_another_call(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.start("running")
+    await hand.take_in("waiting")
+    await hand.add(call("a", ONE))
+    answer = await hand.add(call("b", TWO))
+    assert isinstance(answer, Refusal)
+    assert answer.reason == "key"
+    same = await hand.add(call("c", ONE))
+    assert isinstance(same, tuple)
+    assert (ids(same), entries(same)) == (["a"], ["blocked_submitter"])

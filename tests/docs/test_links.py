@@ -108,6 +108,30 @@ def test_every_error_code_has_an_anchor_with_what_to_do() -> None:
     assert missing_codes((REPOSITORY / ERRORS).read_text(encoding="utf-8")) == set()
 
 
+def missing_classes(text: str) -> set[str]:
+    """Return the public errors that the tree on a page does not draw with their codes."""
+    return {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type)
+        and issubclass(kind, errors.PoolhandError)
+        and not re.search(rf"─ {name} +{kind.code} ", text)
+        and kind is not errors.PoolhandError
+    }
+
+
+def test_every_public_error_is_drawn_in_the_reference() -> None:
+    text = (REPOSITORY / ERRORS).read_text(encoding="utf-8")
+    assert missing_classes(text) == set()
+    assert missing_classes(text.replace("Corrupt ", "Damaged ")) == {"Corrupt"}
+
+
+def test_every_error_that_reaches_a_user_is_public() -> None:
+    """An error class of a module of its own is for that module alone: it has a public code."""
+    public = {kind.code for kind in vars(errors).values() if hasattr(kind, "code")}
+    assert codes() <= public
+
+
 # The checker itself
 
 PAGE = """\

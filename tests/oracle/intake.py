@@ -122,6 +122,7 @@ class Intake:
         books = self._books
         trials: dict[Pool, Trial[Row]] = {}
         revived: set[str] = set()
+        keyed: dict[Key, Row] = {}
         for order, row in zip(orders, rows, strict=True):
             pool = row.pool
             if order.revives is not None:
@@ -129,6 +130,12 @@ class Intake:
                 if dead is None or not dead.dead or order.revives in revived:
                     return _refusal(pool, "not_dead", pool.desk.waiting)
                 revived.add(order.revives)
+            key = _key(order)
+            kept = pool.desk.joined(row.job, False, books.now)
+            if kept is None and key is not None:
+                kept = keyed.setdefault(key, row)
+            if kept is not None and not row.is_same_call(kept):
+                return replace(_refusal(pool, "key", pool.desk.waiting), holder=kept.job)
             if may_refuse(pool.spec.backpressure, may_block and order.revives is None):
                 trial = _trial(trials, row, books.now)
                 if trial.refuses(row, order.rerun_failed):
@@ -182,6 +189,9 @@ class Intake:
                 if victim is not None:
                     self._reject(victim, row.job.id)
                 return Added(row.job, Admission.ACCEPTED)
+            case Joined(entry=owner) if not row.is_same_call(owner):
+                refusal = _refusal(row.pool, "key", desk.waiting)
+                return replace(refusal, holder=owner.job)
             case Joined(entry=owner):
                 return Added(
                     owner.job,

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from poolhand.contract import Claim, Filter, Lease, Owner, PoolRow, Stored
 from poolhand.rules.job import Job
 from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.idempotency import IdempotencyKeys, is_same_stored_call
 from poolhand.rules.queue.stored_desk import PoolSpec, StoredDesk
 
 
@@ -51,6 +51,9 @@ class Row(Entry):
         self.over_at = 0.0
         self.holder: Holder | None = None
         self.submitter_blocked = self.cancel_requested = self.dead = self.by_wall = False
+
+    def is_same_call(self, kept: Row) -> bool:
+        return is_same_stored_call((self.job, self.brief), (kept.job, kept.brief))
 
     def stored(self) -> Stored:
         return Stored(self.job, self.submitter_blocked, self.cancel_requested, self.dead)

@@ -13,9 +13,10 @@ from typer.testing import CliRunner, Result
 
 from poolhand import App
 from poolhand.cli.main import app
-from poolhand.contract import Filter
+from poolhand.contract import Change, Filter
 from poolhand.errors import Unsupported
 from poolhand.operate.actions import Operator
+from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Bounded, OnFull
 from poolhand.runtime import Runtime
@@ -482,3 +483,27 @@ def test_work_says_how_to_name_the_app_of_a_file_or_module(given: str, meant: st
     told = run("work", given, code=2).stderr
     assert ("did you mean" in told) is (meant is not None)
     assert f"; did you mean {meant}?" in told or meant is None
+
+
+def test_an_audit_of_an_unknown_kind_names_those_that_exist(desk: Desk) -> None:
+    result = desk.run("audit", "--kind", "cancel", code=2)
+    assert "there is no kind 'cancel'; there are pool_submit, " in result.stderr
+    assert desk.run("audit", "--kind", "farm_").stderr == "no such lines\n"
+
+
+def test_jobs_that_were_set_aside_are_named_beside_queued_ones(desk: Desk) -> None:
+    desk.add(pool="chat")
+
+    async def set_aside(world: World) -> None:
+        (claim,) = await world.claim()
+        job = lifecycle.set_aside(claim.job, "task:gone")
+        replaced = await world.store.replace([Change(job, claim.token)])
+        assert replaced.made == (True,)
+
+    desk.do(set_aside)
+    desk.add(pool="chat")
+    text = "and 1 job set aside: 1 for task:gone (list them with --status scheduled)"
+    for options in ((), ("--pool", "chat")):
+        assert text in desk.run("jobs", "list", "--status", "queued", *options).stdout
+    assert "set aside" not in desk.run("jobs", "list", "--status", "running").stdout
+    assert "task:gone" in desk.run("jobs", "list", "--status", "scheduled", "--json").stdout

@@ -224,3 +224,58 @@ def test_a_job_that_swallows_its_cancellation_does_not_keep_a_program_from_endin
         timeout=50,
     )
     assert (done.stdout, done.stderr) == ("1\nended\n", "")
+
+
+MOVES = """
+import asyncio, os
+from poolhand import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task
+async def answer() -> int:
+    return 42
+
+@app.task(run_in="process")
+def ask() -> str:
+    return answer.submit_sync().id
+
+async def main() -> None:
+    os.mkdir("elsewhere")
+    os.chdir("elsewhere")
+    async with app, app.worker():
+        ticket = await app.get(await ask.run())
+        print(None if ticket is None else await ticket, os.listdir())
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_a_process_job_uses_the_file_of_its_parent_which_has_changed_its_folder(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "script.py").write_text(MOVES)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    assert done.stdout == "42 []\n"
+
+
+def test_a_script_from_stdin_is_told_that_it_cannot_start_processes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable],
+        input=MOVES,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert "a script that is read from stdin cannot be imported: save it as a file" in done.stderr
+    assert "guard is missing" not in done.stderr

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand import Retry, Session, UsageError, bounded, fail_fast, fifo, ring_buffer, wait
+from poolhand import Pool, Retry, Session, UsageError, bounded, fail_fast, fifo, ring_buffer, wait
 from poolhand.app import App
 from poolhand.durable.calls.call_record import read_call_record, write_call_record
 from poolhand.errors import Unsupported
@@ -616,3 +616,32 @@ def test_an_app_shows_what_users_need() -> None:
         "warm_up",
         "worker",
     ]
+
+
+async def test_a_relative_file_is_the_one_of_the_folder_in_which_the_app_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    monkeypatch.chdir(one)
+    app, pool = (
+        App("sqlite:///jobs.db?permissions=660"),
+        Pool("own", scope="pipeline", pipeline_id="p"),
+    )
+    stored = Pool("stored", scope="pipeline", pipeline_id="p", store="sqlite:///pool.db")
+
+    @app.task(name="add")
+    async def add(number: int) -> int:
+        return number + 1
+
+    for folder in (two, one, two):
+        monkeypatch.chdir(folder)
+        async with app, app.worker():
+            assert await add.run(1) == 2
+    async with pool, stored:
+        assert await pool.run(len, "x") == await stored.run(len, "x") == 1
+    assert app.url == f"sqlite:///{one}/jobs.db?permissions=660"
+    assert list(two.iterdir()) == []
+    found = {path.name for path in one.rglob("*.db")}
+    assert found == {"jobs.db", "pool.db", "p__own.db"}

@@ -158,7 +158,7 @@ def test_a_module_that_runs_a_loop_for_something_else_is_loaded_with_a_warning(h
     write(here, f"{APP}\nasyncio.run(look())\nasyncio.run(look())\n")
     heard: list[str] = []
     usual = asyncio.Runner.run, asyncio.BaseEventLoop.run_forever
-    assert load_app(f"{MODULE}:app", heard.append).url == "sqlite:///jobs.db"
+    assert load_app(f"{MODULE}:app", heard.append).url == f"sqlite:///{Path.cwd()}/jobs.db"
     assert heard == [LOOP]
     assert (asyncio.Runner.run, asyncio.BaseEventLoop.run_forever) == usual
     asyncio.run(asyncio.sleep(0))

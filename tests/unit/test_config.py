@@ -302,7 +302,7 @@ def test_what_is_set_for_a_farm_without_our_prefix_means_nothing_to_other_proces
     assert load_app_store().is_default
     assert load_store()[0].is_default
     app = App()
-    assert app.url == "sqlite:///poolhand.db"
+    assert app.url == f"sqlite:///{tmp_path}/poolhand.db"
     app.cron("0 2 * * *")
 
 
@@ -317,11 +317,11 @@ def test_an_app_whose_code_names_no_store_uses_the_one_that_is_set(
     monkeypatch.setenv("POOLHAND_APP", "no app")
     found += [App(), App(None), App("sqlite:///code.db")]
     assert [(app.url, app.store_origin) for app in found] == [
-        ("sqlite:///poolhand.db", "default"),
-        ("sqlite:///file.db", "pyproject.toml [tool.poolhand]"),
+        (f"sqlite:///{tmp_path}/poolhand.db", "default"),
+        (f"sqlite:///{tmp_path}/file.db", "pyproject.toml [tool.poolhand]"),
         ("memory://", "environment POOLHAND_STORE"),
         ("memory://", "environment POOLHAND_STORE"),
-        ("sqlite:///code.db", "the code"),
+        (f"sqlite:///{tmp_path}/code.db", "the code"),
     ]
     monkeypatch.setenv("POOLHAND_STORE", "agents.db")
     with pytest.raises(

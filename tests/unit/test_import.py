@@ -98,3 +98,29 @@ assert not logging.getLogger().handlers
 print("quiet")
 """
     assert python(bare + code, "-I", "-S", "-B") == "quiet\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("Keep", "poolhand.settings"),
+        ("QueueStrategy", "poolhand.settings"),
+        ("PoolFull", "poolhand.errors"),
+        ("IdempotencyConflict", "poolhand.errors"),
+        ("Job", "poolhand.views"),
+        ("NamedTask", "poolhand.views"),
+    ],
+)
+def test_a_name_of_another_module_is_named_with_that_module(name: str, module: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", f"from poolhand import {name}"], capture_output=True, text=True
+    )
+    assert ran.stderr.endswith(
+        f"ImportError: {name} is in {module}: write `from {module} import {name}`\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["Keeep", "asyncio", "datetime", "__path2__"])
+def test_a_name_that_is_nowhere_is_given_no_module(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'$"):
+        getattr(poolhand, name)

@@ -23,6 +23,7 @@ from poolhand import (
     bounded,
     bounded_map,
     fair_round_robin,
+    fifo,
     log_events,
     priority,
     ring_buffer,
@@ -156,6 +157,11 @@ async def test_a_call_that_does_not_fit_shows_the_call_that_does(
     call: Callable[[], Any], text: str
 ) -> None:
     assert text in await message_of(call)
+
+
+def test_a_strategy_is_given_as_queue() -> None:
+    with pytest.raises(UsageError, match=r"'strategy' is not an option .*did you mean 'queue'"):
+        Pool(strategy=fifo())  # type: ignore[call-arg]
 
 
 def test_all_wrong_names_are_reported_at_once() -> None:

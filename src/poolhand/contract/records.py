@@ -127,7 +127,8 @@ class Added(Struct, frozen=True, gc=False):
 class Refusal(Struct, frozen=True):
     """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (the job to revive is not).
 
-    "user": it has a turn of a session that belongs to another user, or to none.
+    "user": it has a turn of a session that belongs to another user, or to none. "key": its
+    idempotency key stands for `holder`, which makes another call.
     """
 
     reason: str
@@ -135,6 +136,7 @@ class Refusal(Struct, frozen=True):
     policy: str
     running: int = 0
     waiting: int = 0
+    holder: Job | None = None
 
 
 class ClaimRequest(Struct, frozen=True, gc=False):

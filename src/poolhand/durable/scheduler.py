@@ -359,7 +359,7 @@ class SchedulerLoop:
             refusal: PoolhandError | None = None
             for moment, answer in zip(part, await self._thread.store.add(batches), strict=True):
                 try:
-                    self._submissions.accepted(answer)
+                    self._submissions.accepted(answer, one.task.name)
                 except PoolhandError as error:
                     refusal = refusal or error
                 if refusal is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 
 from msgspec.structs import replace
@@ -136,6 +137,14 @@ class Operator:
         """Count by status the jobs that `cancel_all` would cancel."""
         check_filter(which)
         return dict(await self._store.count(bulk.live(which)))
+
+    async def set_aside(self, pool: str | None = None) -> dict[str, int]:
+        """Count the jobs of a pool, or of all, that were set aside, by what they wait for."""
+        counts = Counter[str]()
+        for name, causes in (await self._store.causes()).items():
+            if pool in (None, name):
+                counts.update(causes)
+        return dict(counts)
 
     async def resolve(self, id: str) -> str:
         """Return the full id of the job with this id or id prefix.

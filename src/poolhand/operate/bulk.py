@@ -208,6 +208,9 @@ def _retried(request: JobRequest, result: tuple[Added, ...] | Refusal) -> Contro
 def _refused(refusal: Refusal) -> str:
     if refusal.reason == "not_dead":
         return "it was already retried by someone else"
+    if refusal.reason == "key" and refusal.holder is not None:
+        other = refusal.holder
+        return f"its idempotency key now stands for another call: job {other.id} of {other.name}"
     if refusal.reason == "user":
         return "its session now belongs to another user"
     state = f"{refusal.running} running, {refusal.waiting} waiting, {refusal.policy}"

@@ -71,7 +71,7 @@ POOLS = (
     Column("waiting", 9, right=True),
     Column("blocked", 9, spare=3, right=True),
     Column("scheduled", 9, spare=1, right=True),
-    Column("parked", 9, spare=2, right=True),
+    Column("submitters", 10, spare=2, right=True),
     Column("order of jobs", 40),
 )
 TROUBLES = (
@@ -231,8 +231,8 @@ def _note(job: JobView, runs: RunningRow | None, pool: PoolView | None) -> str:
 
 def job_state(job: JobView) -> str:
     """Return the state of a job as text."""
-    if job.parked:
-        return "parked"
+    if job.submitter_blocked:
+        return "submitter blocked"
     if job.dead:
         return f"{job.status}, dead"
     if job.cancel_requested and job.status is Status.RUNNING:
@@ -258,7 +258,10 @@ def _pool_row(pool: PoolView) -> TableRow:
         "PAUSED" if pool.paused else "open",
         f"{pool.running:,}",
         "no cap" if pool.slots is None else f"{pool.slots:,}",
-        *(f"{count:,}" for count in (pool.queued, pool.blocked, pool.scheduled, pool.parked)),
+        *(
+            f"{count:,}"
+            for count in (pool.queued, pool.blocked, pool.scheduled, pool.blocked_submitters)
+        ),
         safe(pool.strategy),
     )
     return TableRow(pool.name, cells, "yellow" if pool.paused else "green")

@@ -24,8 +24,9 @@ class JobView(PlainView, frozen=True, kw_only=True):
     """A job as an operator sees it.
 
     `reason` and `why` say what a waiting job waits for; `waits_for` is its cause, if that is
-    neither a time nor a slot. `parked`: its submitter is blocked until the full pool has room.
-    `result_bytes` is the size of its result; the value itself is for the submitting code only.
+    neither a time nor a slot. `submitter_blocked`: its submitter waits until the full
+    pool has room. `result_bytes` is the size of its result; the value itself is for the submitting
+    code only.
     """
 
     id: str
@@ -35,7 +36,7 @@ class JobView(PlainView, frozen=True, kw_only=True):
     reason: str | None
     why: str | None
     waits_for: str | None
-    parked: bool
+    submitter_blocked: bool
     dead: bool
     cancel_requested: bool
     attempts: int
@@ -100,7 +101,7 @@ class PoolView(PlainView, frozen=True):
     queued: int
     blocked: int
     scheduled: int
-    parked: int
+    blocked_submitters: int
 
 
 class AuditView(PlainView, frozen=True):
@@ -142,7 +143,7 @@ def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
         **same,
         reason=None if why is None else why.reason,
         why=None if why is None else why.text,
-        parked=stored.submitter_blocked,
+        submitter_blocked=stored.submitter_blocked,
         dead=stored.dead,
         cancel_requested=stored.cancel_requested,
         result_bytes=len(job.result) if isinstance(job.result, bytes) else None,
@@ -192,7 +193,8 @@ def audit_view(line: LogEntry) -> AuditView:
 _SAME = tuple(
     name
     for name in JobView.__struct_fields__
-    if name not in ("reason", "why", "parked", "dead", "cancel_requested", "result_bytes")
+    if name
+    not in ("reason", "why", "submitter_blocked", "dead", "cancel_requested", "result_bytes")
 )
 
 

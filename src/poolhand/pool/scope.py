@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from poolhand.context import running
 from poolhand.errors import Unavailable
@@ -59,6 +60,15 @@ class Scope(Struct, frozen=True):
         # Quoted, so that a name cannot point outside of the folder.
         file = f"{quote(self.id or '', safe='')}__{quote(name, safe='')}.db"
         return f"sqlite:///{self._folder / file}"
+
+    def resolved(self) -> Scope:
+        """Return this scope with the full path of its folder: the current folder may change."""
+        if self.kind == SESSION or self.store is not None:
+            return self
+        # Not at the top: `import poolhand` does without multiprocessing.
+        from poolhand.spawning import absolute_path
+
+        return replace(self, dir=absolute_path(str(self._folder)))
 
     def make_folder(self) -> None:
         """Create the folder of the store file, unless a store was given."""

@@ -38,6 +38,11 @@ FARM_BOUNDS = "farm_bounds"
 SCHEDULE_PAUSE = "schedule_pause"
 SCHEDULE_RESUME = "schedule_resume"
 SCHEDULE_TRIGGER = "schedule_trigger"
+KINDS = (
+    SUBMIT, DEQUEUE, DROP, OUTCOME, RETRY, CANCEL, CREATE, RESIZE, PAUSE, RESUME, DRAIN, RERUN,
+    ERASE, WAKE, DROP_DEAD, FARM_DRAIN, FARM_RESTART, FARM_BOUNDS, SCHEDULE_PAUSE, SCHEDULE_RESUME,
+    SCHEDULE_TRIGGER,
+)  # fmt: skip
 
 
 class Submitted(Struct, frozen=True, gc=False):

@@ -36,6 +36,7 @@ SYNONYMS = {
     "retries": ("attempts", "retry"),
     "size": ("max_concurrent", "slots"),
     "soft_time_limit": ("soft_timeout",),
+    "strategy": ("queue",),
     "time_limit": ("timeout",),
     "timezone": ("tz",),
     "workers": ("max_concurrent", "slots", "max_workers"),

@@ -10,6 +10,7 @@ from poolhand.errors import Unsupported, UsageError
 from poolhand.pool.scope import is_path
 from poolhand.rules.validation import nearest, shown
 from poolhand.runtime import Runtime
+from poolhand.spawning import absolute_path
 
 KINDS = (
     "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
@@ -35,6 +36,15 @@ def store_of(url: str, runtime: Runtime, origin: str = "") -> Store:
         if not origin:
             raise
         raise type(error)(f"{origin}: {error.message}") from error
+
+
+def absolute(url: str) -> str:
+    """Return the URL of a store with the full path of its file: the current folder may change."""
+    scheme, separator, rest = url.partition(":///")
+    if scheme.lower() != "sqlite" or not separator:
+        return url
+    path, query = parted(rest)
+    return f"{scheme}:///{absolute_path(path)}" + ("" if query is None else f"?{query}")
 
 
 def _store_of(url: str, runtime: Runtime) -> Store:

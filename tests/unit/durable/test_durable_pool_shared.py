@@ -95,7 +95,7 @@ async def test_keys_bounds_and_sessions_are_one_for_all_processes(runtime: Seede
         one.pause()
         await until_later(lambda: two.snapshot().paused, runtime)
         first = await one.with_options(idempotency_key="k", session="s").submit(double, 1)
-        same = await two.with_options(idempotency_key="k", session="s").submit(double, 9)
+        same = await two.with_options(idempotency_key="k", session="s").submit(double, 1)
         assert same.id == first.id
         second = await two.with_options(session="s").submit(double, 2)
         assert second.snapshot().blocked_on == "session"

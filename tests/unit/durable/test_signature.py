@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -67,6 +68,25 @@ def test_what_a_function_does_not_take_is_refused_with_its_signature(
 ) -> None:
     with pytest.raises(UsageError, match=r"task\(a: 'int', /, b: 'Point'.* cannot be called so"):
         Signature(everything, "task").bind(args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ((), {}, r"missing: 'a', 'b'$"),
+        ((), {"y": 1}, r"missing: 'a', 'b'; unexpected: 'y'$"),
+        ((1,), {"y": 1, "z": 2}, r"missing: 'b'; unexpected: 'y', 'z'$"),
+        ((1, 2), {"y": 1, "priority": 2}, r"'y', 'priority'; options of a job .*priority=…"),
+        ((1,), {}, r"missing a required argument: 'b'$"),
+        ((1, 2, 3), {}, r"too many positional arguments$"),
+    ],
+)
+def test_all_missing_and_unexpected_arguments_are_named(args: Any, kwargs: Any, text: str) -> None:
+    def task(a: int, b: int) -> None: ...
+
+    with pytest.raises(UsageError) as caught:
+        Signature(task, "task").bind(args, kwargs)
+    assert re.search(text, caught.value.message)
 
 
 def test_types_are_those_of_the_parameters() -> None:

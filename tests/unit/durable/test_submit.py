@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 
-from poolhand import Ticket, UsageError, current_job, wait
+from poolhand import Session, Ticket, UsageError, current_job, wait
 from poolhand.app import App
 from poolhand.contract import Filter
+from poolhand.durable.calls.call_record import CallRecord
+from poolhand.errors import IdempotencyConflict
 from poolhand.observe.events import JobJoined, JobSubmitted
+from poolhand.rules.queue.idempotency import DIGEST_AT
+from poolhand.settings import KeyRing, Wire
 from poolhand.testing import SeededRuntime
 from poolhand.views import Status, SyncTicket
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded
@@ -257,3 +263,112 @@ async def test_a_submit_that_a_store_breaks_on_does_not_break_those_beside_it(
         kinds = [isinstance(one, ZeroDivisionError) for one in found]
         assert kinds == [False, True, False, False, True]
         assert [await one for one in found if isinstance(one, Ticket)] == [1, 3, 4]
+
+
+# One call per key
+
+
+async def test_a_key_of_another_task_or_other_arguments_is_a_conflict(url: str) -> None:
+    app = App(url)
+    add = adder(app).with_options(idempotency_key="k")
+
+    @app.task(name="mail")
+    async def mail(number: int) -> None: ...
+
+    async with app, app.worker():
+        first = await add.submit(1)
+        for _ in range(2):
+            with pytest.raises(IdempotencyConflict, match=r"a call of add; .* such as 'mail:k'"):
+                await mail.with_options(idempotency_key="k").submit(1)
+            with pytest.raises(IdempotencyConflict, match="a call with other arguments") as other:
+                await add.submit(2)
+            assert (other.value.key, other.value.job_id) == ("k", first.id)
+            assert await first == 2
+        assert (await add.submit(number=1)).id == first.id
+        with pytest.raises(IdempotencyConflict):
+            await asyncio.to_thread(mail.with_options(idempotency_key="k").submit_sync, 1)
+
+
+async def test_a_conflict_does_not_fail_submits_beside_it(url: str) -> None:
+    app = App(url)
+    add = adder(app).with_options(idempotency_key="k")
+    async with app:
+        await add.submit(1)
+        answers = await asyncio.gather(
+            add.submit(1), add.submit(2), add.submit(1), return_exceptions=True
+        )
+    found = [isinstance(one, IdempotencyConflict) for one in answers]
+    assert found == [False, True, False]
+
+
+async def test_the_same_arguments_in_another_order_or_under_another_key_are_no_conflict(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    ids = set()
+    names = [f"name-{n}" for n in range(30)]
+    rings = (
+        KeyRing({"a": b"a" * 32}, current="a"),
+        KeyRing({"b": b"b" * 32, "a": b"a" * 32}, current="b"),
+    )
+    for ring, given in zip(rings, (names, names[::-1]), strict=True):
+        app = App(url, wire=Wire(ring=ring))
+
+        @app.task(name="greet")
+        async def greet(names: set[str], tone: str = "kind") -> None: ...
+
+        async with app:
+            keyed = greet.with_options(idempotency_key="k")
+            ids.add((await keyed.submit(set(given))).id)
+            ids.add((await keyed.submit(set(given), tone="kind")).id)
+    assert len(ids) == 1
+
+
+async def test_a_new_version_of_a_task_joins_the_job_of_its_key(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    found: list[Ticket[None]] = []
+
+    async def old(amount: int) -> None: ...
+
+    async def new(cents: int) -> None: ...
+
+    for fn in (old, new):
+        app = App(url)
+        task: Any = app.task(name="pay")(fn)
+        async with app:
+            found.append(await task.with_options(idempotency_key="k").submit(len(found)))
+    assert found[0].id == found[1].id
+
+
+async def test_a_task_by_name_joins_what_its_own_process_submitted(url: str) -> None:
+    app, other = App(url), App(url)
+
+    @app.task(name="at")
+    async def at(moment: datetime) -> None: ...
+
+    now = datetime.now(UTC)
+    async with app, app.worker(), other:
+        first = await at.with_options(idempotency_key="k").submit(now)
+        task = (await other.find_task("at")).with_options(idempotency_key="k")
+        assert (await task.submit(now.isoformat())).id == first.id
+
+
+def test_a_key_for_every_call_of_a_task_is_refused() -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"task\.with_options\(idempotency_key=…\)"):
+        adder(app, idempotency_key="k")
+    with pytest.raises(UsageError, match=r"agent\.session\('s-1'\)\.with_options"):
+
+        @app.agent(name="turn", idempotency_key="k")
+        async def turn(session: Session) -> None: ...
+
+
+async def test_a_key_for_many_calls_is_refused() -> None:
+    app = App("memory://")
+    keyed = adder(app).with_options(idempotency_key="k")
+    with pytest.raises(UsageError, match="a key stands for one job"):
+        await keyed.submit_many([(1,), (2,)])
+
+
+def test_a_store_finds_the_digest_where_a_call_record_has_it() -> None:
+    assert CallRecord.__struct_fields__[DIGEST_AT] == "digest"

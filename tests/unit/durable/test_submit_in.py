@@ -98,11 +98,14 @@ async def test_a_key_that_stands_for_another_job_gives_the_place_to_that(shop: S
     async with shop.app.worker(2):
         async with shop.connection.transaction():
             first = await keyed.submit_in(shop.connection, 1)
-            second = await keyed.submit_in(shop.connection, 2)
+            second = await keyed.submit_in(shop.connection, 1)
+            other = await keyed.submit_in(shop.connection, 2)
         assert await result(shop.app, first) == 1
-        with pytest.raises(JobRejected, match=first):
+        with pytest.raises(JobRejected, match=f"stands for job {first}"):
             await result(shop.app, second)
-        assert (await keyed.submit(3)).id == first
+        with pytest.raises(JobRejected, match=f"stands for another call, job {first}"):
+            await result(shop.app, other)
+        assert (await keyed.submit(1)).id == first
     assert shop.done == [1]
 
 

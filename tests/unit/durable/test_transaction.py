@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from poolhand import App, UsageError, bounded
-from poolhand.errors import Conflict, PoolFull, Unavailable
+from poolhand.errors import Conflict, IdempotencyConflict, PoolFull, Unavailable
 from poolhand.stores.sqlite import transaction as sqlite_transaction
 from poolhand.views import Status
 
@@ -124,6 +124,8 @@ async def test_a_key_joins_the_job_it_stands_for(shop: Shop) -> None:
         first = await keyed.submit(1)
         async with shop.app.transaction() as tx:
             assert await keyed.submit_in(tx, 1) == first.id
+            with pytest.raises(IdempotencyConflict, match=first.id):
+                await keyed.submit_in(tx, 2)
 
 
 async def test_what_is_wrong_with_a_statement_is_told_and_nothing_is_lost(shop: Shop) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import App
+from poolhand import App, bounded
 from poolhand.testing import SeededRuntime
 from tests.unit.durable.support import seeded
 from tests.unit.durable.test_failure_log import logged
@@ -92,3 +92,23 @@ async def test_a_job_that_is_not_awaited_is_not_logged(
         await one.submit()
         await asyncio.sleep(60)
     assert logged(caplog) == []
+
+
+@seeded
+async def test_a_submit_that_waits_for_room_without_a_worker_is_logged_once(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("memory://", runtime=runtime)
+    app.pool("default", max_concurrent=1, backpressure=bounded(1))
+    one, _ = with_tasks(app)
+    async with app:
+        await one.submit()
+        waiting = [asyncio.ensure_future(one.submit()) for _ in range(3)]
+        await asyncio.sleep(8)
+        assert logged(caplog) == []
+        await asyncio.sleep(60)
+        (line,) = logged(caplog, "WARNING")
+        assert "a submit has waited 10 s for room in pool 'default': it is full, and no " in line
+        assert "start one (`async with app.worker():` in this program or, unless " in line
+        async with app.worker():
+            assert [await ticket for ticket in await asyncio.gather(*waiting)] == [1, 1, 1]

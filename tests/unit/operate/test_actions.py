@@ -159,7 +159,7 @@ async def test_an_order_that_is_parked_is_taken_back(world: World) -> None:
     parked = await world.add(pool="small", owner=world.worker.id)
     job = await world.operator.job(parked)
     assert job is not None
-    assert (job.parked, job.reason) == (True, "pool_full")
+    assert (job.submitter_blocked, job.reason) == (True, "pool_full")
     (answer,) = await world.operator.cancel([parked], "anna")
     assert (answer.done, answer.reason) == (True, "cancelled")
     assert await world.operator.job(parked) is None
@@ -175,7 +175,7 @@ async def test_pools_are_listed_with_their_rules_and_counts(world: World) -> Non
     assert (pool.name, pool.slots, pool.declared_slots, pool.resized) == ("p", 2, 2, False)
     assert (pool.strategy, pool.policy) == ("fifo", "bounded(9, block_submitter)")
     assert (pool.running, pool.queued, pool.blocked, pool.scheduled) == (2, 1, 1, 1)
-    assert (pool.paused, pool.max_per_key, pool.parked) == (False, 1, 0)
+    assert (pool.paused, pool.max_per_key, pool.blocked_submitters) == (False, 1, 0)
 
 
 async def test_a_paused_pool_starts_nothing_until_it_is_resumed(world: World) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from poolhand import Pool, Refused, Retry, bounded, fail_fast, fair_round_robin, ring_buffer, wait
-from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolFull
+from poolhand.errors import IdempotencyConflict, JobCancelled, JobExpired, JobRejected, PoolFull
 from poolhand.observe import events
 from poolhand.pool.submitter import Submitter
 from poolhand.testing import SeededRuntime
@@ -20,8 +22,15 @@ class Broken(Exception):
     """What the jobs of these tests raise."""
 
 
-async def broken() -> None:
-    raise Broken
+def call(journal: Journal | None = None, name: str = "") -> Callable[[], Awaitable[str]]:
+    """Return a function that fails without a journal: for a key always the same call."""
+
+    async def called() -> str:
+        if journal is None:
+            raise Broken
+        return await journal.note(name)
+
+    return called
 
 
 # One run
@@ -32,9 +41,9 @@ async def test_two_submits_of_one_key_are_one_job(runtime: SeededRuntime) -> Non
     journal = Journal()
     async with Pool(runtime=runtime) as pool:
         view = pool.with_options(idempotency_key="k")
-        first = await view.submit(journal.note, "first")
-        second = await view.submit(journal.note, "second")
-        third = view.submit_nowait(journal.note, "third")
+        first = await view.submit(call(journal, "first"))
+        second = await view.submit(call(journal, "second"))
+        third = view.submit_nowait(call(journal, "third"))
         assert first.id == second.id == third.id
         assert [await ticket for ticket in (first, second, third)] == ["first"] * 3
         assert pool.snapshot().total == 1
@@ -52,7 +61,7 @@ async def test_a_hundred_concurrent_submits_of_one_key_run_once_and_get_the_same
         view = pool.with_options(idempotency_key="k")
 
         async def submit() -> str:
-            ticket = await view.submit(journal.note, "once")
+            ticket = await view.submit(call(journal, "once"))
             assert await ticket == "once"
             return ticket.id
 
@@ -104,11 +113,11 @@ async def test_keys_parked_at_different_times_are_decided_again_after_the_wait(
         view = pool.with_options(idempotency_key="k")
         async with occupied(pool):
             await pool.submit(journal.note, "filler")
-            first = await park(pool, view, journal.note, "k")
+            first = await park(pool, view, call(journal, "k"))
             other = await park(pool, pool, journal.note, "other")
-            second = await park(pool, view, journal.note, "k")
+            second = await park(pool, view, call(journal, "k"))
         tickets = await asyncio.gather(first, other, second)
-        late = await view.submit(journal.note, "k")
+        late = await view.submit(call(journal, "k"))
         assert tickets[0].id == tickets[2].id == late.id
         await wait(tickets)
     assert sorted(journal.ran) == ["filler", "k", "other"]
@@ -123,7 +132,7 @@ async def test_the_first_parked_submitter_may_leave_and_the_others_still_get_the
         view = pool.with_options(idempotency_key="k")
         async with occupied(pool):
             await pool.submit(journal.note, "filler")
-            tasks = [await park(pool, view, journal.note, "k") for _ in range(3)]
+            tasks = [await park(pool, view, call(journal, "k")) for _ in range(3)]
             tasks[0].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await tasks[0]
@@ -142,9 +151,9 @@ async def test_a_submit_without_waiting_that_joins_a_parked_job_is_refused_alone
         view = pool.with_options(idempotency_key="k")
         async with occupied(pool):
             await pool.submit(Journal().note, "filler")
-            task = await park(pool, view, Journal().note, "k")
+            task = await park(pool, view, call(Journal(), "k"))
             with pytest.raises(PoolFull):
-                view.submit_nowait(Journal().note, "k")
+                view.submit_nowait(call(Journal(), "k"))
         assert await (await task) == "k"
 
 
@@ -153,7 +162,7 @@ async def test_joining_a_job_is_told_as_that_and_not_as_a_submit(runtime: Seeded
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events) as pool:
         view = pool.with_options(idempotency_key="k")
-        tickets = [await view.submit(Journal().note, "k") for _ in range(3)]
+        tickets = [await view.submit(call(Journal(), "k")) for _ in range(3)]
         await wait(tickets)
     assert [event.job.id for event in heard.of(events.JobSubmitted)] == [tickets[0].id]
     assert [event.job.id for event in heard.of(events.JobJoined)] == [tickets[0].id] * 2
@@ -165,10 +174,10 @@ async def test_joining_a_job_takes_no_place(runtime: SeededRuntime) -> None:
     policy = bounded(1, on_full="fail_submitter")
     async with Pool(runtime=runtime, backpressure=policy) as pool, occupied(pool):
         view = pool.with_options(idempotency_key="k")
-        first = await view.submit(Journal().note, "k")
+        first = await view.submit(call(Journal(), "k"))
         with pytest.raises(PoolFull):
             await pool.submit(Journal().note, "other")
-        assert (await view.submit(Journal().note, "k")).id == first.id
+        assert (await view.submit(call(Journal(), "k"))).id == first.id
 
 
 @seeded
@@ -201,7 +210,7 @@ async def test_keys_are_per_tenant(runtime: SeededRuntime) -> None:
         ids = set()
         for tenant in ("a", "b", None, "a", None):
             view = pool.with_options(idempotency_key="k", tenant=tenant)
-            ticket = await view.submit(journal.note, str(tenant))
+            ticket = await view.submit(call(journal, str(tenant)))
             assert await ticket == str(tenant)
             ids.add(ticket.id)
     assert len(ids) == 3
@@ -234,13 +243,13 @@ async def test_a_completed_key_returns_its_recorded_value(runtime: SeededRuntime
     journal = Journal()
     async with Pool(runtime=runtime) as pool:
         view = pool.with_options(idempotency_key="k")
-        first = await view.submit(journal.note, "value")
+        first = await view.submit(call(journal, "value"))
         await first
-        second = await view.submit(journal.note, "another")
+        second = await view.submit(call(journal, "another"))
         assert second.id == first.id
         assert second.status is Status.COMPLETED
         assert await second == "value"
-        assert await view.run(journal.note, "another") == "value"
+        assert await view.run(call(journal, "another")) == "value"
     assert journal.ran == ["value"]
 
 
@@ -249,9 +258,9 @@ async def test_a_failed_key_returns_its_recorded_error(runtime: SeededRuntime) -
     async with Pool(runtime=runtime) as pool:
         view = pool.with_options(idempotency_key="k")
         with pytest.raises(Broken):
-            await view.run(broken)
+            await view.run(call())
         with pytest.raises(Broken):
-            await view.run(Journal().note, "never")
+            await view.run(call(Journal(), "never"))
         assert pool.snapshot().total == 1
 
 
@@ -262,35 +271,35 @@ async def test_a_key_that_ended_unrun_returns_that_outcome(
 ) -> None:
     async with Pool(runtime=runtime) as pool, occupied(pool):
         view = pool.with_options(idempotency_key="k", expires=5)
-        ticket = await view.submit(Journal().note, "never")
+        ticket = await view.submit(call(Journal(), "never"))
         if ending == "cancel":
             await ticket.cancel()
         else:
             await wait(ticket)
         with pytest.raises(error):
-            await view.run(Journal().note, "never")
+            await view.run(call(Journal(), "never"))
 
 
 @seeded
 async def test_an_outcome_outlives_the_history(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, history=0) as pool:
         view = pool.with_options(idempotency_key="k")
-        assert await view.run(Journal().note, "value") == "value"
+        assert await view.run(call(Journal(), "value")) == "value"
         assert pool.snapshot().jobs == ()
-        assert await view.run(Journal().note, "another") == "value"
+        assert await view.run(call(Journal(), "another")) == "value"
 
 
 @seeded
 async def test_rerun_failed_runs_a_failed_key_again_as_a_new_job(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         view = pool.with_options(idempotency_key="k")
-        first = await view.submit(broken)
+        first = await view.submit(call())
         await wait(first)
-        second = await view.with_options(rerun_failed=True).submit(Journal().note, "mended")
+        second = await view.with_options(rerun_failed=True).submit(call(Journal(), "mended"))
         assert second.id != first.id
         assert await second == "mended"
         assert first.status is Status.FAILED
-        assert await view.run(Journal().note, "third") == "mended"
+        assert await view.run(call(Journal(), "third")) == "mended"
 
 
 @seeded
@@ -299,10 +308,10 @@ async def test_rerun_failed_leaves_a_live_or_completed_key_alone(runtime: Seeded
     async with Pool(runtime=runtime) as pool:
         view = pool.with_options(idempotency_key="k", rerun_failed=True)
         async with occupied(pool):
-            first = await view.submit(journal.note, "first")
-            assert (await view.submit(journal.note, "second")).id == first.id
+            first = await view.submit(call(journal, "first"))
+            assert (await view.submit(call(journal, "second"))).id == first.id
         await first
-        assert (await view.submit(journal.note, "third")).id == first.id
+        assert (await view.submit(call(journal, "third"))).id == first.id
     assert journal.ran == ["first"]
 
 
@@ -311,8 +320,8 @@ async def test_concurrent_reruns_of_a_failed_key_run_once(runtime: SeededRuntime
     journal = Journal()
     async with Pool(runtime=runtime, max_concurrent=5) as pool:
         view = pool.with_options(idempotency_key="k", rerun_failed=True)
-        await wait(await view.submit(broken))
-        tickets = await asyncio.gather(*(view.submit(journal.note, "x") for _ in range(20)))
+        await wait(await view.submit(call()))
+        tickets = await asyncio.gather(*(view.submit(call(journal, "x")) for _ in range(20)))
         assert len({ticket.id for ticket in tickets}) == 1
         await wait(tickets)
     assert journal.ran == ["x"]
@@ -322,13 +331,13 @@ async def test_concurrent_reruns_of_a_failed_key_run_once(runtime: SeededRuntime
 async def test_a_refused_rerun_leaves_the_recorded_failure(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1, wait_timeout=5)) as pool:
         view = pool.with_options(idempotency_key="k")
-        await wait(await view.submit(broken))
+        await wait(await view.submit(call()))
         async with occupied(pool):
             await pool.submit(Journal().note, "filler")
             with pytest.raises(PoolFull):
-                await view.with_options(rerun_failed=True).submit(Journal().note, "again")
+                await view.with_options(rerun_failed=True).submit(call(Journal(), "again"))
         with pytest.raises(Broken):
-            await view.run(Journal().note, "recorded")
+            await view.run(call(Journal(), "recorded"))
 
 
 # What releases a key
@@ -354,13 +363,13 @@ async def test_a_rejected_or_refused_newcomer_releases_its_key(
             if policy != fail_fast():
                 await pool.submit(Journal().note, "filler")
             try:
-                ticket = await view.submit(Journal().note, "refused")
+                ticket = await view.submit(call(Journal(), "refused"))
                 with pytest.raises(JobRejected):
                     await ticket
             except Refused:
                 pass
         await until(lambda: not pool.size())
-        assert await view.run(Journal().note, "second try") == "second try"
+        assert await view.run(call(Journal(), "second try")) == "second try"
 
 
 @pytest.mark.parametrize("policy", [bounded(1, on_full="drop_oldest"), ring_buffer(1)], ids=str)
@@ -369,11 +378,11 @@ async def test_an_evicted_job_releases_its_key(runtime: SeededRuntime, policy: A
     async with Pool(runtime=runtime, backpressure=policy) as pool:
         view = pool.with_options(idempotency_key="k")
         async with occupied(pool):
-            victim = await view.submit(Journal().note, "victim")
+            victim = await view.submit(call(Journal(), "victim"))
             await pool.submit(Journal().note, "newer")
             assert victim.status is Status.REJECTED
         await until(lambda: not pool.size())
-        second = await view.submit(Journal().note, "second try")
+        second = await view.submit(call(Journal(), "second try"))
         assert second.id != victim.id
         assert await second == "second try"
 
@@ -384,8 +393,8 @@ async def test_a_job_that_evicts_the_holder_of_its_own_key_does_not_exist(
 ) -> None:
     async with Pool(runtime=runtime, backpressure=ring_buffer(1)) as pool, occupied(pool):
         view = pool.with_options(idempotency_key="k")
-        first = await view.submit(Journal().note, "x")
-        assert (await view.submit(Journal().note, "y")).id == first.id
+        first = await view.submit(call(Journal(), "x"))
+        assert (await view.submit(call(Journal(), "y"))).id == first.id
         assert first.status is Status.QUEUED
 
 
@@ -400,14 +409,14 @@ async def test_a_parked_submitter_that_leaves_releases_its_key(
         async with occupied(pool):
             await pool.submit(journal.note, "filler")
             if how == "cancelled":
-                task = await park(pool, view, journal.note, "gone")
+                task = await park(pool, view, call(journal, "gone"))
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
             else:
                 with pytest.raises(PoolFull):
-                    view.submit_nowait(journal.note, "gone")
-        assert await view.run(journal.note, "second try") == "second try"
+                    view.submit_nowait(call(journal, "gone"))
+        assert await view.run(call(journal, "second try")) == "second try"
     assert journal.ran == ["filler", "second try"]
 
 
@@ -418,7 +427,7 @@ async def test_a_bad_call_leaves_its_key_free(runtime: SeededRuntime) -> None:
         nothing: Any = None
         with pytest.raises(ValueError, match="cannot be called"):
             await view.submit(nothing)
-        assert await view.run(Journal().note, "x") == "x"
+        assert await view.run(call(Journal(), "x")) == "x"
 
 
 # Forgetting
@@ -453,14 +462,14 @@ async def test_a_key_expires_key_ttl_after_the_outcome_not_after_the_submit(
 async def test_a_rerun_key_expires_after_its_last_outcome(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, key_ttl=10) as pool:
         view = pool.with_options(idempotency_key="k")
-        await wait(await view.submit(broken))
+        await wait(await view.submit(call()))
         await asyncio.sleep(8)
-        again = await view.with_options(rerun_failed=True).submit(Journal().note, "again")
+        again = await view.with_options(rerun_failed=True).submit(call(Journal(), "again"))
         await again
         await asyncio.sleep(8)
-        assert (await view.submit(Journal().note, "third")).id == again.id
+        assert (await view.submit(call(Journal(), "third"))).id == again.id
         await asyncio.sleep(3)
-        assert (await view.submit(Journal().note, "third")).id != again.id
+        assert (await view.submit(call(Journal(), "third"))).id != again.id
 
 
 @seeded
@@ -487,11 +496,11 @@ async def test_a_pool_may_remember_no_outcome_but_never_forgets_a_living_key(
     async with Pool(runtime=runtime, **options) as pool:
         view = pool.with_options(idempotency_key="k")
         async with occupied(pool):
-            first = await view.submit(journal.note, "1")
+            first = await view.submit(call(journal, "1"))
             await asyncio.sleep(1000)
-            assert (await view.submit(journal.note, "2")).id == first.id
+            assert (await view.submit(call(journal, "2"))).id == first.id
         await first
-        assert await view.run(journal.note, "3") == "3"
+        assert await view.run(call(journal, "3")) == "3"
     assert journal.ran == ["1", "3"]
 
 
@@ -517,3 +526,94 @@ async def test_a_tenant_that_is_taken_back_is_taken_back_for_keys_too(
         assert (await acme.submit(asyncio.sleep, 0)).snapshot().tenant == "acme"
         nobody = acme.with_options(tenant_id=None)
         assert (await nobody.submit(asyncio.sleep, 0)).snapshot().tenant is None
+
+
+# One call
+
+
+async def charge(amount: int, currency: str = "EUR") -> int:
+    return amount
+
+
+async def refund(amount: int) -> int:
+    return -amount
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+@seeded
+async def test_a_key_of_another_function_or_other_arguments_is_a_conflict(
+    runtime: SeededRuntime, is_over: bool
+) -> None:
+    heard = Heard()
+    async with Pool(runtime=runtime, events=heard.events) as pool:
+        view = pool.with_options(idempotency_key="k")
+        first = await view.submit(charge, 7)
+        if is_over:
+            await wait(first)
+        with pytest.raises(IdempotencyConflict, match=r"with other arguments") as other:
+            await view.submit(charge, 8)
+        with pytest.raises(IdempotencyConflict, match=r"a call of .*\.charge; .*refund:k"):
+            view.submit_nowait(refund, 7)
+        assert (other.value.key, other.value.job_id) == ("k", first.id)
+        assert await first == 7
+    assert [event.code for event in heard.of(events.SubmitRefused)] == ["PH-TOL-003"] * 2
+    assert len(heard.of(events.JobSubmitted)) == 1
+
+
+@seeded
+async def test_the_same_call_given_in_another_way_is_no_conflict(runtime: SeededRuntime) -> None:
+    async with Pool(runtime=runtime) as pool:
+        view = pool.with_options(idempotency_key="k")
+        first = await view.submit(charge, 7)
+        assert (await view.submit(charge, amount=7)).id == first.id
+        assert (await view.submit(charge, 7, currency="EUR")).id == first.id
+        assert (await view.submit(partial(charge, 8))).id == first.id
+
+
+class Opaque:
+    """An argument that cannot be compared."""
+
+
+@pytest.mark.parametrize(("one", "other"), [(Opaque, Opaque), (Opaque, int), (str, Opaque)])
+@seeded
+async def test_arguments_that_cannot_be_compared_are_no_conflict(
+    runtime: SeededRuntime, one: type, other: type
+) -> None:
+    async def job(value: object) -> None: ...
+
+    async with Pool(runtime=runtime) as pool:
+        view = pool.with_options(idempotency_key="k")
+        first = await view.submit(job, one())
+        assert (await view.submit(job, other())).id == first.id
+        huge = await pool.with_options(idempotency_key="huge").submit(job, "x" * 200_000)
+        again = pool.with_options(idempotency_key="huge")
+        assert (await again.submit(job, "y" * 200_000)).id == huge.id
+
+
+@seeded
+async def test_a_rerun_of_a_failed_key_is_the_same_call(runtime: SeededRuntime) -> None:
+    async def fails(number: int) -> None:
+        raise Broken
+
+    async with Pool(runtime=runtime) as pool:
+        view = pool.with_options(idempotency_key="k", rerun_failed=True)
+        first = await view.submit(fails, 1)
+        await wait(first)
+        with pytest.raises(IdempotencyConflict):
+            await view.submit(fails, 2)
+        second = await view.submit(fails, 1)
+        await wait(second)
+        assert second.id != first.id
+
+
+@seeded
+async def test_a_conflict_does_not_count_as_a_look_at_the_failure(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Pool(runtime=runtime) as pool:
+        view = pool.with_options(idempotency_key="k")
+        await view.submit(call())
+        await until(lambda: pool.snapshot().failed == 1)
+        with pytest.raises(IdempotencyConflict):
+            await view.submit(charge, 7)
+    assert "Broken" in caplog.text

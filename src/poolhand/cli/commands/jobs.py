@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, NoReturn
 
@@ -68,6 +68,18 @@ def list_jobs(
             operate(source, lambda operator: _watch(operator, look, json))
     else:
         show_page(operate(source, look), json)
+        if not json and which == Filter(pool=which.pool, statuses=(Status.QUEUED,)):
+            _show_set_aside(operate(source, lambda operator: operator.set_aside(which.pool)))
+
+
+def _show_set_aside(counts: Mapping[str, int]) -> None:
+    """Write how many jobs wait for something other than a time or a slot, by its cause."""
+    if counts:
+        causes = ", ".join(f"{count} for {cause}" for cause, count in counts.items())
+        screen.line(
+            f"and {many(sum(counts.values()), 'job')} set aside: {screen.safe(causes)} "
+            "(list them with --status scheduled)"
+        )
 
 
 async def _watch(
@@ -294,7 +306,7 @@ def _row(job: JobView) -> tuple[object, ...]:
         job.id,
         job.pool,
         job.name,
-        "parked" if job.parked else job.status,
+        "submitter blocked" if job.submitter_blocked else job.status,
         job.attempts,
         job.key,
         job.session,
@@ -340,8 +352,8 @@ def _show(job: JobView) -> None:
 
 
 def _status(job: JobView) -> str:
-    if job.parked:
-        return "parked"
+    if job.submitter_blocked:
+        return "submitter blocked"
     if job.dead:
         return f"{job.status} (dead letter: `poolhand jobs retry` runs it again)"
     return "running (asked to stop)" if job.cancel_requested and _runs(job) else job.status

@@ -19,10 +19,10 @@ commands = options.Commands(no_args_is_help=True, help="List, pause, resume and 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="The name of a pool.")]
 
 COLUMNS = (
-    "pool", "state", "slots", "running", "queued", "blocked", "scheduled", "parked", "strategy",
+    "pool", "state", "slots", "running", "queued", "blocked", "scheduled", "submitters", "strategy",
     "policy",
 )  # fmt: skip
-SPARE = ("strategy", "parked", "scheduled", "blocked")
+SPARE = ("strategy", "submitters", "scheduled", "blocked")
 
 
 @commands.add("list", "poolhand pools list --json")
@@ -129,7 +129,7 @@ def _row(pool: PoolView) -> tuple[object, ...]:
         pool.queued,
         pool.blocked,
         pool.scheduled,
-        pool.parked,
+        pool.blocked_submitters,
         pool.strategy,
         pool.policy,
     )

@@ -29,7 +29,7 @@ LEFT = {
     "queued": "still queued",
     "blocked": "blocked",
     "scheduled": "scheduled",
-    "parked": "waiting to be accepted",
+    "blocked_submitters": "waiting to be accepted",
     "running": "running",
 }
 

@@ -28,6 +28,7 @@ from poolhand.operate.arguments import LAST
 from poolhand.operate.doctor import examine
 from poolhand.operate.store_findings import Finding, InFile, Level, OnServer
 from poolhand.operate.views import AuditView
+from poolhand.rules.audit import KINDS
 from poolhand.runtime import Runtime
 from poolhand.setting_table import PREFIX, SETTINGS
 
@@ -69,6 +70,8 @@ def audit(
         return operator.audit(after, limit, kind)
 
     lines = operate(source, read)
+    if not lines and not any(one.startswith(kind) for one in KINDS):
+        raise fail(f"there is no kind {kind!r}; there are {', '.join(KINDS)}", Exit.USAGE)
     if json:
         screen.as_json({"lines": lines, "after": lines[-1].number if lines else after})
         return

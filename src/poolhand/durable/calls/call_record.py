@@ -21,8 +21,9 @@ class CallRecord(Struct, frozen=True, array_like=True, gc=False):
     `payload` holds the arguments, `context` the context values of the submitter. `rerun`: the job
     may run again when a process dies under it. A `closure` can run only in the process that
     submitted it, its `home`. A signed record names the `run` it was signed for. `version` is that
-    of the task's parameters when it was submitted, `source` the end of its file's path. Fields are
-    written by position: new ones are added at the end, and older code ignores them.
+    of the task's parameters when it was submitted, `source` the end of its file's path. `digest` is
+    that of the arguments, for a job with an idempotency key. Fields are written by position: new
+    ones are added at the end, and older code ignores them.
     """
 
     task: str
@@ -38,6 +39,7 @@ class CallRecord(Struct, frozen=True, array_like=True, gc=False):
     run: str | None = None
     version: str | None = None
     source: str | None = None
+    digest: bytes | None = None
 
     @property
     def policy(self) -> Retry | None:

@@ -26,7 +26,7 @@ from poolhand.durable.calls.unfit import (
     plain_reason,
 )
 from poolhand.errors import Undecodable, UsageError
-from poolhand.misuse import option_hint
+from poolhand.misuse import misfits
 from poolhand.rules.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
 from poolhand.wire.annotation import Lower, ReadableType, Unreadable, readable
 from poolhand.wire.payload import LONGEST_REASON
@@ -167,7 +167,7 @@ class Signature:
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise self.misfit(f"{error}{option_hint(kwargs.keys() - self._names)}") from None
+            raise self.misfit(misfits(self._signature, args, kwargs, error)) from None
         # Python 3.13.0 accepts a positional-only one by name, as if it belonged to `**kwargs`.
         missing = [name for name in self._only_by_place if name not in given]
         if missing:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
-from inspect import isawaitable
+from inspect import isawaitable, signature
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +30,8 @@ from poolhand.rules.explain import (
     short_names,
     task_cause,
 )
+from poolhand.rules.json_values import Canonical
+from poolhand.rules.queue.idempotency import call_digest
 from poolhand.rules.validation import NAME, shown
 from poolhand.wire.codec import PICKLE
 from poolhand.wire.envelope import compress
@@ -46,6 +48,8 @@ class TaskCode:
     With `exact`, a call or result that would not be read back unchanged is refused. Without, the
     codec may change it.
     """
+
+    _given_as = "values"
 
     def __init__(
         self, name: str, fn: Callable[..., Any], wire: Wire, *, exact: bool = True
@@ -123,6 +127,11 @@ class TaskCode:
             if self._exact:
                 signature.check_read(call, back)
         return payload
+
+    def digest(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+        """Return the digest of a call's arguments, None if they cannot be compared."""
+        given, kind = self.signature.bind(args, kwargs)[2], f"{self._given_as} {self.version}"
+        return call_digest(kind, given, signature(self.fn).parameters, Canonical())
 
     def sign(self, packed: bytes, bound: bytes) -> bytes:
         """Return bytes that this task has signed with a signature bound to something else."""

@@ -19,7 +19,7 @@ from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.engine.work import where_to_run
 from poolhand.rules import schedule
-from poolhand.rules.validation import Seconds
+from poolhand.rules.validation import Seconds, shown
 from poolhand.wire.wire import Wire
 
 P = ParamSpec("P")
@@ -234,6 +234,7 @@ class Registration:
 
     def task(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
+        _refuse_key(options, "@app.task", "task")
         self._declared.check_use(pool)
         # Check that it is a function; its options are checked with the task.
         where_to_run(fn, None, None)
@@ -249,6 +250,7 @@ class Registration:
 
     def agent(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make an agent of a function."""
+        _refuse_key(options, "@app.agent", "agent.session('s-1')")
         kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
         name = options.pop("name", None)
         terms = SessionTerms(**kept, most_state=self._wire.limits.state)
@@ -266,3 +268,13 @@ class Registration:
         self._declared.use(pool, code.name, self._url)
         self._codes.add(code)
         KNOWN.renew(code)
+
+
+def _refuse_key(options: dict[str, Any], decorator: str, submitter: str) -> None:
+    """Raise for an idempotency key that all calls would share."""
+    if options.get("idempotency_key") is not None:
+        raise UsageError(
+            f"{decorator}: idempotency_key={shown(options['idempotency_key'])} is not allowed; a "
+            "key stands for one call, and this one would be that of every call: give it where the "
+            f"call is submitted, {submitter}.with_options(idempotency_key=…).submit(…)"
+        )

@@ -161,6 +161,14 @@ async def _behind_key(store: Store, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
 
 
+async def _unserved(store: Store, pool: str, here: Identity | None) -> Explanation | None:
+    """Return that no worker serves a full pool; None if one does."""
+    leases = living(await store.leases(), here)
+    if _serve([one.owner for one in leases], pool):
+        return None
+    return Explanation("no_worker", f"it is full, and {unserved(pool, bool(leases), store.place)}")
+
+
 async def _in_queue(store: Store, job: Job, pool: PoolRow, here: Identity | None) -> Explanation:
     leases = living(await store.leases(), here)
     if not _serve([one.owner for one in leases], job.pool):
@@ -307,7 +315,7 @@ class _Candidate(Struct):
 
 
 class UnservedNotice:
-    """Logs once for each pool that an awaited job waits for a worker that does not exist.
+    """Logs once for each pool that an awaited job or a submit waits for a missing worker.
 
     It uses the polls for awaited jobs, on the store thread's loop: it needs no timer, and queries
     the store only when a job has waited long.
@@ -341,6 +349,10 @@ class UnservedNotice:
             why = await explain_stored(
                 self._thread.store, one.id, runtime.wall(), runtime.identity()
             )
+            what = f"job {one.id} has waited {AFTER:.0f} s in pool {pool!r}"
+            if why.reason == "pool_full":
+                what = f"a submit has waited {AFTER:.0f} s for room in pool {pool!r}"
+                why = await _unserved(self._thread.store, pool, runtime.identity()) or why
             if why.reason == "no_worker":
                 self._logged.add(pool)
-                warn(f"job {one.id} has waited {AFTER:.0f} s in pool {pool!r}: {why} {HOW}")
+                warn(f"{what}: {why} {HOW}")

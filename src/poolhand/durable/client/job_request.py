@@ -34,17 +34,22 @@ from poolhand.errors import (
 from poolhand.pool.options import Options, SubmitTerms
 from poolhand.rules.job import Ids, Job, Status, full_id
 from poolhand.rules.queue.gates import OnBusy
+from poolhand.rules.queue.idempotency import key_conflict
 from poolhand.runtime import Identity, Runtime
 
 
 class TaskCall(Struct, frozen=True):
-    """A call to be stored: of a task with its arguments, or of a closure held by process `home`."""
+    """A call to be stored: of a task with its arguments, or of a closure held by process `home`.
+
+    `digest` is that of the arguments of a closure.
+    """
 
     name: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     code: TaskCode | None = None
     home: Identity | None = None
+    digest: bytes | None = None
 
 
 class JobRequests:
@@ -65,6 +70,8 @@ class JobRequests:
         (id,) = self._next_ids(1)
         job = self._draft(call, terms, id)
         record = _call_record(call, job, terms.options)
+        if job.idempotency_key is not None:
+            record = replace(record, digest=_digest(call))
         on_busy = OnBusy(terms.options.on_busy)
         request = JobRequest(job, write_call_record(record), *_how(terms.options))
         return request if on_busy is OnBusy.ENQUEUE else replace(request, on_busy=on_busy)
@@ -166,6 +173,11 @@ def _call_record(call: TaskCall, job: Job, options: Options) -> CallRecord:
     return replace(record, context=code.pack_context(brought)) if brought else record
 
 
+def _digest(call: TaskCall) -> bytes | None:
+    code = call.code
+    return call.digest if code is None else code.digest(call.args, call.kwargs)
+
+
 def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallRecord:
     plain = _plain(call, options, b"")
     to = bound_to(job, plain, job.run)
@@ -200,8 +212,8 @@ def _plain(call: TaskCall, options: Options, payload: bytes) -> CallRecord:
     )
 
 
-def refused(refusal: Refusal) -> PoolhandError:
-    """Return the error for the submitter of a refused batch."""
+def refused(refusal: Refusal, name: str = "") -> PoolhandError:
+    """Return the error for the submitter of a refused batch, of calls of `name`."""
     if refusal.reason == "not_dead":
         return Conflict(
             f"the job to run again in pool {refusal.pool!r} is not a dead letter: it was run again "
@@ -214,6 +226,9 @@ def refused(refusal: Refusal) -> PoolhandError:
             f"the session has a turn already in pool {refusal.pool!r}; submit when it is over, or "
             "choose another on_busy"
         )
+    if refusal.reason == "key" and refusal.holder is not None:
+        job = refusal.holder
+        return key_conflict(name, job.idempotency_key or "", job.id, job.name)
     return _full(refusal)
 
 

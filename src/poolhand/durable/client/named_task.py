@@ -37,6 +37,8 @@ MOST_NAMED = 10  # the most task names in an error
 class PublishedCode(TaskCode):
     """A task whose function is in other processes: its published parameters and their schema."""
 
+    _given_as = "data"
+
     def __init__(self, name: str, wire: Wire, record: TaskRecord | None) -> None:
         super().__init__(name, _stub(record), wire)
         self._record = record

@@ -70,7 +70,7 @@ class StoreSubmitter:
                 answer = await self._add(connection, requests, how.waits)
         except TimeoutError:
             raise Unavailable(TOO_SLOW) from None
-        added = self.accepted(answer)
+        added = self.accepted(answer, requests[0].job.name)
         jobs = [one.job for one in added]
         if Admission.BLOCKED_SUBMITTER in {one.entry for one in added}:
             jobs = await self._wait_in(connection, requests, added, how)
@@ -79,13 +79,13 @@ class StoreSubmitter:
             seen[0].since = connection.thread.runtime.monotonic()
         return self._tickets(connection, seen, how)
 
-    def accepted(self, answer: Answer) -> tuple[Added, ...]:
-        """Return the accepted jobs, or raise the error of a refusal."""
+    def accepted(self, answer: Answer, name: str) -> tuple[Added, ...]:
+        """Return the accepted jobs of calls of `name`, or raise the error of a refusal."""
         if isinstance(answer, Refusal):
+            error = refused(answer, name)
             if self._events.live:
-                code = getattr(refused(answer), "code", "")
-                self._tell(events.SubmitRefused(answer.pool, code, answer.policy))
-            raise refused(answer)
+                self._tell(events.SubmitRefused(answer.pool, error.code, answer.policy))
+            raise error
         if self._events.live:
             for one in answer:
                 self._announce(one)
@@ -123,8 +123,8 @@ class StoreSubmitter:
         answer = await connection.thread.add(
             JobBatch(tuple(requests), connection.heartbeat.owner.id)
         )
-        if isinstance(answer, Refusal) and OnFull.BLOCK_SUBMITTER in answer.policy:
-            # With this policy only unknown owners are refused: our lease expired while we were
+        if _is_full(answer):
+            # With this policy only unknown owners find it full: our lease expired while we were
             # away.
             await connection.thread.ask(connection.heartbeat.renew)
             answer = await connection.thread.add(
@@ -169,13 +169,22 @@ class StoreSubmitter:
             if found is None:
                 # The submitter that it joined has given up, or our lease was lost.
                 answer = await self._add(connection, [request], True)
-                (added,) = self.accepted(answer)
+                (added,) = self.accepted(answer, request.job.name)
                 continue
             own = found.job.id == request.job.id
             added = Added(found.job, Admission.ACCEPTED if own else Admission.JOINED)
             if self._events.live:
                 self._announce(added)
         return added.job
+
+
+def _is_full(answer: Answer) -> bool:
+    """Return whether a pool that blocks submitters was too full for a submitter."""
+    return (
+        isinstance(answer, Refusal)
+        and answer.reason == "full"
+        and OnFull.BLOCK_SUBMITTER in answer.policy
+    )
 
 
 def _found(connection: StoreConnection, own: KnownJob, job: Job, at: float) -> KnownJob:

@@ -32,7 +32,7 @@ from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.plain import safe
 from poolhand.rules.retry import Retry
-from poolhand.rules.validation import Seconds, shown
+from poolhand.rules.validation import Seconds, raise_faults, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,6 +134,7 @@ class TaskSubmitter(Generic[P, T]):
         At most 50,000. If the pool blocks submitters, this call waits until all are accepted.
         """
         self._check_waits("submit_many")
+        raise_faults(f"{self.name}.submit_many", key_faults(self._terms().options))
         code = self._code
         call, given = TaskCall(code.name, code=code), _as_calls(calls)
         requests = self._client.requests.make_all(call, given, self._terms())

@@ -48,7 +48,7 @@ class Transaction:
         batch = JobBatch((request,))
         answer = await self.connection.thread.ask(lambda: self.kept.add(batch))
         if isinstance(answer, Refusal):
-            raise refused(answer)
+            raise refused(answer, request.job.name)
         return answer[0].job.id
 
 

@@ -64,6 +64,7 @@ class StoreConnection:
         self._failures = FailureLog(None, runtime.monotonic, events, throttled=False)
         unserved = UnservedNotice(self.thread)
         self.outcomes.watch_unserved(unserved.met, unserved.look)
+        self.parking.met, self.parking.looked = unserved.met, unserved.look
         self._nested = NestedWaits(self.heartbeat, self.outcomes.watch)
         self._reaper = Reaper(self.heartbeat, self.homes, self._report_reaped)
         self._leader = Leader(self.heartbeat, self.homes, keep)

@@ -42,6 +42,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.job import Job, Status
 from poolhand.rules.lifecycle import KEEP
+from poolhand.rules.queue.idempotency import function_digest
 from poolhand.rules.queue.stored_desk import pool_id
 from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
 from poolhand.rules.validation import SECONDS, Seconds, to_seconds
@@ -58,6 +59,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
     """
 
     make_store: Callable[[str, Runtime], Store]
+    absolute: Callable[[str], str]
     configured_store: Callable[[], str | None]
     masked: Callable[[str], str]
 
@@ -97,11 +99,11 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         if options.get("scope") in SHARED and options.get("store") is None:
             options["store"] = self.configured_store()
         config = configure(name, options)
-        self._url = config.scope.url(config.name)
-        self.make_store(self._url, self.runtime)
-        store = config.scope.store
+        url = config.scope.url(config.name)
+        self.make_store(url, self.runtime)
+        self._url, scope = self.absolute(url), config.scope.resolved()
         # Mask the URL: from here on it is shown to users.
-        return replace(config, scope=replace(config.scope, store=store and self.masked(store)))
+        return replace(config, scope=replace(scope, store=scope.store and self.masked(self._url)))
 
     def __repr__(self) -> str:
         named = repr(self.name)
@@ -308,7 +310,9 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
             self._executor.codes.add(code)
             return TaskCall(code.name, args, kwargs, code), code
         where_to_run(fn, terms.options.run_in, self._config.run_in)
-        return TaskCall(name_of(fn), home=self._home), None
+        keyed = terms.options.idempotency_key is not None
+        digest = function_digest(fn, args, kwargs) if keyed else None
+        return TaskCall(name_of(fn), home=self._home, digest=digest), None
 
     def _make_connection(self) -> StoreConnection:
         self._check_here()

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from poolhand.context import running
-from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
+from poolhand.errors import Draining, IdempotencyConflict, NoFreeSlot, PoolFull, Refused
 from poolhand.misuse import SUBMIT_OPTIONS, check_no_option
 from poolhand.observe import events
 from poolhand.pool.config import draining_text
-from poolhand.pool.engine.work import Work, name_of, where_to_run
+from poolhand.pool.engine.work import Work, module_of, name_of, where_to_run
 from poolhand.pool.options import SubmitTerms
 from poolhand.pool.slots.process_parent import pack
 from poolhand.rules.explain import next_free
 from poolhand.rules.job import Ids, Status
 from poolhand.rules.queue.backpressure import FailFast
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.idempotency import function_digest, key_conflict
 
 if TYPE_CHECKING:
     from poolhand.pool.engine.engine import Engine
@@ -71,7 +72,10 @@ class PoolAdmission:
             # Pack here, so that the submitter learns at once that a call cannot be sent.
             call = pack(fn, args, kwargs)
         name = getattr(fn, "__qualname__", None) or name_of(fn)
-        return self._admit(self._work(call, run_in, terms, name, now), now, may_wait)
+        work = self._work(call, run_in, terms, name, now)
+        if terms.options.idempotency_key is not None:
+            work.called = module_of(fn), name, function_digest(fn, args, kwargs)
+        return self._admit(work, now, may_wait)
 
     def again(self, dead: Work) -> Work:
         """Submit a dead job again, as a new job with the same call, options and context."""
@@ -81,6 +85,8 @@ class PoolAdmission:
         now = self._clock.now()
         again = self._work(dead.call, dead.run_in, dead.terms.rerun(), dead.name, now)
         again.context = dead.context
+        if dead.options.idempotency_key is not None:
+            again.called = dead.called
         return self._admit(again, now, may_wait=True)
 
     def close(self) -> None:
@@ -190,6 +196,8 @@ class PoolAdmission:
                     self._engine.reject(victim, now, work.id)
                 self._engine.pump(now)
             case Joined(entry=owner):
+                if not work.is_same_call(owner):
+                    raise self._conflict(work, owner)
                 if owner.place is self._desk.blocked_submitters and not may_wait:
                     raise self.full()
                 owner.shared = True
@@ -222,14 +230,25 @@ class PoolAdmission:
         if work.window is not None:
             self._engine.set_alarm()
 
+    def _conflict(self, work: Work, owner: Work) -> IdempotencyConflict:
+        key = work.options.idempotency_key or ""
+        # Without a snapshot of the owner: that would count as a look at its failure.
+        error = key_conflict(work.full_name, key, owner.id, owner.full_name)
+        self._tell_refused(error.code, str(self._policy))
+        return error
+
+    def _tell_refused(self, code: str, policy: str) -> None:
+        if not self._events.live:
+            return
+        self._outbox.put(events.SubmitRefused(self._pool, code, policy))
+        tracer = self._events.tracer
+        if tracer is not None:
+            tracer.refused(self._pool, self._engine.pool_id, code)
+        self._engine.done()
+
     def _refusal(self, kind: type[Refused]) -> Refused:
         policy = "draining" if kind is Draining else str(self._policy)
-        if self._events.live:
-            self._outbox.put(events.SubmitRefused(self._pool, kind.code, policy))
-            tracer = self._events.tracer
-            if tracer is not None:
-                tracer.refused(self._pool, self._engine.pool_id, kind.code)
-            self._engine.done()
+        self._tell_refused(kind.code, policy)
         if kind is Draining:
             return Draining(draining_text(self._pool), policy=policy)
         return kind(

@@ -23,6 +23,7 @@ from poolhand.rules import lifecycle
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status, full_id
 from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.idempotency import may_be_same
 
 if TYPE_CHECKING:
     from poolhand.pool.engine.engine import Engine
@@ -47,13 +48,15 @@ class Work(Entry, Ticket[Any]):
     are created only for actual waiters, and its record is written late: it stays the draft shared
     by its terms until it is read (`snapshot`) or anything but success happens. `since` is when it
     was submitted or last gave its slot back. `began` and `ended` are valid once the job has started
-    or ended. `shared`: several submitters got this work by its key.
+    or ended. `shared`: several submitters got this work by its key. `called` is set with a key: the
+    module and the name of the function, and the digest of its arguments.
     """
 
     __slots__ = (
         "accepted",
         "began",
         "call",
+        "called",
         "context",
         "ended",
         "failure",
@@ -70,6 +73,7 @@ class Work(Entry, Ticket[Any]):
         "waiters",
     )
 
+    called: tuple[str, str, bytes | None]
     token = None  # only jobs claimed from a store have a token
     head: str
     number: int
@@ -111,6 +115,18 @@ class Work(Entry, Ticket[Any]):
     @property
     def options(self) -> Options:
         return self.terms.options
+
+    def is_same_call(self, kept: Work) -> bool:
+        (module, name, digest), (kept_module, kept_name, kept_digest) = self.called, kept.called
+        # A script is known under two names, if other modules import it.
+        modules = {module, kept_module, "__main__"}
+        return name == kept_name and len(modules) < 3 and may_be_same(digest, kept_digest)
+
+    @property
+    def full_name(self) -> str:
+        """The name of the function with its module; for work with a key."""
+        module, name, _ = self.called
+        return f"{module}.{name}"
 
     @property
     def over(self) -> bool:
@@ -311,3 +327,10 @@ def name_of(fn: object) -> str:
     while isinstance(fn, partial):
         fn = fn.func
     return getattr(fn, "__qualname__", None) or type(fn).__name__
+
+
+def module_of(fn: object) -> str:
+    """Return the module of a callable, empty if it has none."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return getattr(fn, "__module__", None) or ""

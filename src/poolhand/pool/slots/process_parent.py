@@ -376,6 +376,12 @@ def ending(code: int | None) -> str:
 def unguarded() -> str:
     """Return why a child that imports the script cannot start, and the fix."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script == "<stdin>":
+        return (
+            "each process that is started for a job imports the script, and a script that is read "
+            "from stdin cannot be imported: save it as a file and run `python file.py`, or use "
+            "run_in='thread'"
+        )
     named = "the script" if script is None else f"the script {safe(str(script))}"
     return (
         f"each process that is started for a job imports {named}, and that import ended it; the "

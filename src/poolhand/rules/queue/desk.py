@@ -20,12 +20,10 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.entry import E, WaitingLine
 from poolhand.rules.queue.gates import KeyGates, Sessions
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.idempotency import IdempotencyKeys, may_rerun
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Strategy
 from poolhand.rules.queue.timing import Timers
-
-RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
 
 class Admitted(Struct, Generic[E], frozen=True):
@@ -35,7 +33,7 @@ class Admitted(Struct, Generic[E], frozen=True):
 
 
 class Joined(Struct, Generic[E], frozen=True):
-    """The new job's idempotency key already belongs to this entry."""
+    """The new job's idempotency key already belongs to this entry, perhaps of another call."""
 
     entry: E
 
@@ -147,7 +145,7 @@ class Desk(Generic[E]):
             return self.taken
         if job.idempotency_key is not None:
             owner = self._keys.find(job, now)
-            if owner is not None and not (rerun and owner.job.status in RERUN):
+            if owner is not None and not (rerun and may_rerun(owner, entry)):
                 return Joined(owner)
         if self._numbered or job.session is not None:
             self._arrivals += 1

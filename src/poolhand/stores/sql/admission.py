@@ -33,16 +33,21 @@ from poolhand.stores.sql.unit_of_work import JOBS, NEW_JOB, NEW_QUEUED, TURNS, j
 
 MANY = 250  # jobs from which rows are streamed in a statement of their own while they are generated
 NOT_USER = "user"  # why a turn is refused whose session belongs to another user
+NOT_CALL = "key"  # why a job is refused whose idempotency key stands for another call
+BRIEF = "SELECT brief FROM poolhand_jobs WHERE seq = ?"
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
 
 class _Refused(Exception):
     """A job request was refused, and its batch with it."""
 
-    def __init__(self, pool: str, reason: str, waiting: int | None = None) -> None:
+    def __init__(
+        self, pool: str, reason: str, waiting: int | None = None, holder: Job | None = None
+    ) -> None:
         self.pool = pool
         self.reason = reason
         self.waiting = waiting
+        self.holder = holder
 
 
 class _Alike(NamedTuple):
@@ -147,11 +152,15 @@ class StoredAdmission:
         if self._users.wrong_owner([row.job]) is not None:
             self._turn_away(row, "its session belongs to another user", NOT_USER)
             return
+        if row.job.idempotency_key is not None:
+            (row.brief,) = self._unit.tables.execute(BRIEF, (row.seq,)).fetchone()
         verdict = pool.admit(row, now, rerun)
         match verdict:
             case Joined(entry=other):
-                reason = f"its idempotency key stands for job {other.job.id}"
-                self._turn_away(row, reason, "joined")
+                same = row.is_same_call(other)
+                which = "job" if same else "another call, job"
+                reason = f"its idempotency key stands for {which} {other.job.id}"
+                self._turn_away(row, reason, "joined" if same else NOT_CALL)
             case Parked() | RefusedEntry():
                 if isinstance(verdict, Parked):
                     pool.dismiss(row)
@@ -169,7 +178,7 @@ class StoredAdmission:
 
     def _may_fail(self, orders: Sequence[JobRequest], may_block: bool) -> bool:
         for order in orders:
-            if order.revives is not None:
+            if order.revives is not None or order.job.idempotency_key is not None:
                 return True
             pool = self._steps.pools.named(order.job.pool)
             if pool is not None and may_refuse(pool.spec.backpressure, may_block):
@@ -185,7 +194,7 @@ class StoredAdmission:
         running, waiting = (0, 0) if pool is None else pool.counted()
         if refused.waiting is not None:
             waiting = refused.waiting
-        return Refusal(reason, spec.name, str(policy), running, waiting)
+        return Refusal(reason, spec.name, str(policy), running, waiting, refused.holder)
 
     def _enter(self, order: JobRequest, owner: int | None) -> Added:
         if order.revives is not None:
@@ -309,6 +318,8 @@ class StoredAdmission:
                 return Added(row.job, Admission.ACCEPTED)
             case Joined(entry=other):
                 del self._unit.rows[row.seq]
+                if not row.is_same_call(other):
+                    raise _Refused(pool.spec.name, NOT_CALL, holder=other.job)
                 return Added(
                     other.job,
                     Admission.BLOCKED_SUBMITTER if other.submitter_blocked else Admission.JOINED,

@@ -15,6 +15,7 @@ from poolhand.contract import Stored
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.idempotency import is_same_stored_call
 from poolhand.rules.queue.timing import seconds
 from poolhand.rules.validation import is_writable
 
@@ -241,6 +242,9 @@ class JobRow(Entry):
         self.crowd: str | None = None
         self.course: bytes | None = None
         self.by_wall = self.cancel_requested = self.dead = self.in_waits = self.fresh = False
+
+    def is_same_call(self, kept: JobRow) -> bool:
+        return is_same_stored_call((self.job, self.brief), (kept.job, kept.brief))
 
     @property
     def submitter_blocked(self) -> bool:

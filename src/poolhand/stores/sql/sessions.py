@@ -240,8 +240,8 @@ def _found(tables: Tables, text: str, sessions: Sequence[str]) -> dict[str, str 
 
 
 FIND = """
-SELECT seq FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ?
-ORDER BY newcomer DESC LIMIT 1
+SELECT k.seq, j.brief FROM poolhand_keys k LEFT JOIN poolhand_jobs j ON j.seq = k.seq
+WHERE k.pool = ? AND k.tenant = ? AND k.key = ? ORDER BY k.newcomer DESC LIMIT 1
 """
 OWNERS = """
 SELECT key, seq, ended FROM poolhand_keys
@@ -301,7 +301,11 @@ class StoredKeys(IdempotencyKeys[JobRow]):
         self._forget(now)
         found = self._unit.tables.execute(FIND, self._own(job)).fetchone()
         # A key whose job is missing (e.g. only some tables were restored) counts as unused.
-        return None if found is None else self._unit.find(found[0])
+        row = None if found is None else self._unit.find(found[0])
+        if row is not None and not row.fresh:
+            # The call record, to compare calls.
+            row.brief = found[1]
+        return row
 
     def reserve(self, entry: JobRow) -> None:
         if entry.job.idempotency_key is not None:

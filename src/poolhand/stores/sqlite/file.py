@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from poolhand.contract import Hint
-from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageError
+from poolhand.errors import Corrupt, FileReplaced, ReadOnly, StoreError, Unavailable, UsageError
 from poolhand.runtime import Runtime
 from poolhand.stores.sql import migrations
 from poolhand.stores.sqlite import errors as faults
 from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, LockPatience
-from poolhand.stores.sqlite.place import OWNER, FilePlace, FileReplaced, LogGone, Rights, Wal
+from poolhand.stores.sqlite.place import OWNER, FilePlace, LogGone, Rights, Wal
 from poolhand.stores.sqlite.tables import Op
 from poolhand.stores.sqlite.wake import Wake
 

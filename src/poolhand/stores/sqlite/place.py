@@ -18,7 +18,7 @@ import stat
 import struct
 from typing import NamedTuple
 
-from poolhand.errors import Corrupt, Unavailable
+from poolhand.errors import Corrupt, FileReplaced, Unavailable
 from poolhand.stores.sqlite import errors as faults
 
 LOCKS = "/proc/locks"
@@ -40,10 +40,6 @@ WHERE t.type = 'table' AND t.name = 'poolhand_clock' AND c.id = 1
 
 class LogGone(Corrupt):
     """The log was removed or replaced."""
-
-
-class FileReplaced(Corrupt):
-    """The content of the file was replaced under its log."""
 
 
 class FileClock(NamedTuple):
