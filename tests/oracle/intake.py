@@ -168,7 +168,7 @@ class Intake:
             case BusyAction.JOIN:
                 assert busy.turn is not None
                 id = busy.turn.job.id
-                books.log.append([LogLine(inbox_of(id), TURN, order.brief)], books.at)
+                books.log.append([LogLine(inbox_of(id), TURN, order.call_record)], books.at)
                 return Added(busy.turn.job, Admission.JOINED)
             case _:
                 return busy.turn
@@ -261,10 +261,10 @@ class Intake:
         now, at, job = self._books.now, self._books.at, order.job
         if order.delay is None and order.expires is None and job.run_at is None:
             job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=at)
-            return Row(job, order.brief, pool, now)
+            return Row(job, order.call_record, pool, now)
         job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED)
         job, window, by_wall = arrival(job, order.delay, order.expires, now, at)
-        row = Row(job, order.brief, pool, now, window)
+        row = Row(job, order.call_record, pool, now, window)
         row.by_wall = by_wall
         return row
 

@@ -79,7 +79,7 @@ class Leases:
         self._claims[token] = holder.claims[token] = row
         books.note(audit.dequeued(job, slot))
         books.welcome(row.pool)
-        return Claim(job, row.brief, token, slot)
+        return Claim(job, row.call_record, token, slot)
 
     def change(self, change: Change) -> bool:
         """Write what became of a claimed job, if its token is good."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from poolhand.misuse import OptionsStruct
@@ -33,14 +34,23 @@ class LogEntry(Struct, frozen=True, gc=False):
     body: bytes
 
 
+class Document(NamedTuple):
+    """A document as it is stored; it expires in so many seconds by the store's clock, or never."""
+
+    value: bytes
+    version: int
+    expires_in: float | None
+
+
 class Put(Struct, frozen=True, gc=False):
     """A document to write if its version is still `expect` (0: it must not exist; None: any).
 
-    `seen` is the version that the writer read: a document erased since then is not written again.
+    Without a value it is deleted, and its version is 0. `seen` is the version that the writer read:
+    a document erased since then is not written again.
     """
 
     key: str
-    value: bytes
+    value: bytes | None
     expect: int | None = None
     ttl: float | None = None
     seen: int = 0
@@ -88,7 +98,7 @@ class JobRequest(Struct, frozen=True, gc=False):
     """
 
     job: Job
-    brief: bytes
+    call_record: bytes = field(name="brief")  # as schedules store it
     delay: float | None = None
     expires: float | None = None
     rerun_failed: bool = False
@@ -155,7 +165,7 @@ class Claim(Struct, frozen=True, gc=False):
     """A job that runs under a lease; tokens grow with every claim in a store."""
 
     job: Job
-    brief: bytes
+    call_record: bytes
     token: int
     slot: int = 0
 
@@ -203,12 +213,16 @@ class Extended(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True, gc=False):
-    """A stored job. `submitter_blocked`: it waits for room. `dead`: failed and not retried."""
+    """A stored job. `submitter_blocked`: it waits for room. `dead`: failed and not retried.
+
+    `call_record` is read only on request.
+    """
 
     job: Job
     submitter_blocked: bool = False
     cancel_requested: bool = False
     dead: bool = False
+    call_record: bytes | None = None
 
 
 class Filter(OptionsStruct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import JobBatch, JobRequest, Put
+from poolhand.contract import Document, JobBatch, JobRequest, Put
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.durable.client.submit import StoreClient, StoreSubmitter
 from poolhand.durable.client.task import Task
@@ -336,9 +336,9 @@ class SchedulerLoop:
         kept = await store.get_document(one.pause_document)
         pause = read_pause(kept)
         if kept is not None and pause is not None and pause.paused:
-            value, version = kept
             # Nothing is written if the schedule is resumed meanwhile.
-            await store.put([Put(one.pause_document, value, version, KEEP.total_seconds())])
+            ttl = KEEP.total_seconds()
+            await store.put([Put(one.pause_document, kept.value, kept.version, ttl)])
         one.renewed_at = self._runtime.wall()
 
     def _next_look(self, one: TimedTask, past: Past, now: datetime) -> datetime:
@@ -377,7 +377,7 @@ class SchedulerLoop:
             self._thread.trouble(one.what, PoolhandError(text))
 
 
-def read_pause(found: tuple[bytes, int] | None) -> SchedulePause | None:
+def read_pause(found: Document | None) -> SchedulePause | None:
     """Return a stored pause; None if there is none, or one of a newer version."""
     with suppress(msgspec.DecodeError):
         return None if found is None else msgspec.json.decode(found[0], type=SchedulePause)

@@ -218,7 +218,7 @@ class Operator:
             _SLOTS.require("slots", slots)
         if await pool_named(self._store, pool) is None:
             return None
-        await self._store.resize(pool, slots, by)
+        await self._store.set_pool(pool, by, slots=slots, declared=slots is None)
         return await self._pool(pool)
 
     async def near(self, pool: str) -> str | None:
@@ -373,7 +373,7 @@ class Operator:
         check_texts(pool=pool)
         if await pool_named(self._store, pool) is None:
             return None
-        await self._store.pause(pool, paused, by)
+        await self._store.set_pool(pool, by, paused=paused)
         return await self._pool(pool)
 
     async def _pool(self, name: str) -> PoolView | None:

@@ -169,7 +169,7 @@ class FarmControl:
         self._store.publish(TOPIC)
         answer = await self._answer(request.id, ANSWER_WITHIN)
         if answer is None:
-            await self._store.delete(key)
+            await self._store.put([Put(key, None)])
             # The answer may have been written just before the delete.
             answer = await self._answer(request.id, 0.0)
         if answer is None:
@@ -197,7 +197,7 @@ class FarmControl:
         while True:
             kept = await self._store.get_document(f"{ANSWERS}{id}")
             if kept is not None:
-                await self._store.delete(f"{ANSWERS}{id}")
+                await self._store.put([Put(f"{ANSWERS}{id}", None)])
                 return kept[0]
             if now() >= until:
                 return None
@@ -210,11 +210,11 @@ class FarmControl:
 
 async def _record(store: Store, key: str) -> FarmRecord | None:
     kept = await store.get_document(key)
-    record = None if kept is None else read(kept[0], FarmRecord)
-    if record is None:
+    record = None if kept is None else read(kept.value, FarmRecord)
+    if kept is None or record is None:
         return None
     # By the store's clock: the clocks of the two machines may differ.
-    left = await store.expires_in(key)
+    left = kept.expires_in
     age = 0.0 if left is None else max(0.0, KEEP - left)
     workers = tuple(replace(one, heard=one.heard + age) for one in record.workers)
     return replace(record, age=age, workers=workers)

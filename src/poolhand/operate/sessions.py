@@ -181,7 +181,7 @@ async def _view(store: Store, key: str, with_state: bool) -> SessionView | None:
     kept = await store.get_document(key)
     if kept is None:
         return None
-    data, revision = kept
+    data, revision, _ = kept
     record = read(data)
     whose = (record.id, record.tenant, record.user)
     state = record.state if with_state else None

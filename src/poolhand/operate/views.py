@@ -250,15 +250,15 @@ class PayloadView(Struct, frozen=True):
 
 async def payload_of(store: Store, id: str) -> PayloadView | None:
     """Return the arguments and the result of a job; None if there is no such job."""
-    (stored,) = await store.get([id])
-    brief = None if stored is None else await store.brief(id)
-    return None if stored is None or brief is None else payload_view(stored, brief)
+    (stored,) = await store.get([id], calls=True)
+    if stored is None or stored.call_record is None:
+        return None
+    return payload_view(stored.job, stored.call_record)
 
 
-def payload_view(stored: Stored, brief: bytes) -> PayloadView:
+def payload_view(job: Job, record: bytes) -> PayloadView:
     """Return the view of a job's stored call record and result."""
-    job = stored.job
-    arguments, note, is_closure = _arguments(brief, job.id)
+    arguments, note, is_closure = _arguments(record, job.id)
     value, result_note = _result(job, is_closure)
     has_result = job.result is not None
     return PayloadView(job.id, job.name, arguments, note, has_result, value, result_note)
@@ -287,15 +287,15 @@ def _lines(name: str, value: Any, note: str | None, advice: str) -> list[str]:
     return [f"{name}: {safe(text[:LONGEST_SHOWN])}…", f"({cut}; {advice})"]
 
 
-def _arguments(brief: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
+def _arguments(data: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
     """Return the arguments of a call, or a note why not; and whether it is a closure."""
     try:
-        told = read_call_record(brief, job_id)
+        record = read_call_record(data, job_id)
     except PoolhandError as error:
         return None, str(error), False
-    if told.closure:
+    if record.closure:
         return None, _CLOSURE, True
-    call, note = read_without_keys(told.payload)
+    call, note = read_without_keys(record.payload)
     match call:
         case [_, list(), dict(arguments)]:
             return arguments, None, False

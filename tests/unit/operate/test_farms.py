@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand import App
-from poolhand.contract import Owner, Put, Store
+from poolhand.contract import LogLine, Owner, Put, Store
 from poolhand.errors import Unavailable, UsageError
 from poolhand.farm.records import (
     ANSWERS,
@@ -95,7 +95,7 @@ async def farming(
                 if wish is not None:
                     found.append(wish)
                     await store.put([Put(f"{ANSWERS}{wish.id}", write(answer), ttl=KEEP)])
-                await store.delete(key)
+                await store.put([Put(key, None)])
                 store.publish(TOPIC)
             await heard.wait()
             heard.clear()
@@ -341,10 +341,13 @@ async def test_a_farm_that_does_not_answer_is_asked_no_more(
 class AnsweredLate(MemoryStore):
     """A store where a farm answers a wish at the moment it is taken back."""
 
-    async def delete(self, key: str, expect: int | None = None) -> bool:
-        if key.startswith(REQUESTS):
-            await self.put([Put(f"{ANSWERS}{key.rpartition('/')[2]}", write(DONE))])
-        return await super().delete(key, expect)
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
+    ) -> tuple[int, ...] | None:
+        for one in puts:
+            if one.value is None and one.key.startswith(REQUESTS):
+                await super().put([Put(f"{ANSWERS}{one.key.rpartition('/')[2]}", write(DONE))])
+        return await super().put(puts, token, log)
 
 
 async def test_an_answer_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:

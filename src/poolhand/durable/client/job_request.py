@@ -96,7 +96,7 @@ class JobRequests:
             run_at=terms.options.run_at,
         )
 
-    def again(self, job: Job, brief: bytes, by: str) -> JobRequest:
+    def again(self, job: Job, record: bytes, by: str) -> JobRequest:
         """Return the request that runs a dead job again, as a new job."""
         anew = Job(
             id=self._next_ids(1)[0],
@@ -117,7 +117,7 @@ class JobRequests:
         expires = None
         if job.expires_at is not None:
             expires = (job.expires_at - job.submitted_at).total_seconds()
-        return JobRequest(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
+        return JobRequest(anew, record, expires=expires, rerun_failed=True, revives=job.id)
 
     def copy(
         self, request: JobRequest, by: str, key: str | None = None, code: TaskCode | None = None
@@ -130,9 +130,11 @@ class JobRequests:
         now = self._runtime.wall()
         job = replace(request.job, id=id, submitted_at=now, submitted_by=by, idempotency_key=key)
         record = (
-            request.brief if code is None or not code.signs else _signed_for(job, request, code)
+            request.call_record
+            if code is None or not code.signs
+            else _signed_for(job, request, code)
         )
-        return replace(request, job=job, brief=record)
+        return replace(request, job=job, call_record=record)
 
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
@@ -177,7 +179,7 @@ def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallR
 
 def _signed_for(job: Job, request: JobRequest, code: TaskCode) -> bytes:
     """Return the call record of a request with call and context signed for another job."""
-    record = read_call_record(request.brief, request.job.id)
+    record = read_call_record(request.call_record, request.job.id)
     to = bound_to(job, record, job.run)
     payload = code.sign(record.payload, bound(CALL, to))
     context = None if record.context is None else code.sign(record.context, bound(CONTEXT, to))

@@ -193,9 +193,10 @@ async def _came_in(
 ) -> dict[str, Job] | None:
     """Withdraw blocked jobs; return them if all were accepted at the last moment."""
     store = connection.store
-    came_in = await store.withdraw(ids)
+    found = await store.cancel(ids, "submitter", blocked_only=True)
+    came_in = {one.job.id: one.job for one in found if one is not None}
     if len(came_in) == len(ids):
-        return {one.job.id: one.job for one in await store.get(ids) if one is not None}
+        return came_in
     batch = JobBatch(tuple(requests))
     await give_up(store, [request.job.id for request in requests], batch)
     return None

@@ -371,7 +371,8 @@ async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
 
     Of those accepted meanwhile, cancel the ones without an idempotency key.
     """
-    came_in = set(await store.withdraw(ids))
+    found = await store.cancel(ids, "submitter", blocked_only=True)
+    came_in = {one.job.id for one in found if one is not None}
     keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
     unwanted = [id for id in keyless if id in came_in]
     if unwanted:

@@ -297,11 +297,8 @@ class StuckSlots:
         store = self._thread.store
         key = f"{STUCK}{self._heartbeat.owner.id}/{self._number}"
         jobs = tuple(self._jobs.values())
-        if jobs:
-            data = msgspec.json.encode(WorkerStuck(self._slots(), jobs))
-            await store.put([Put(key, data, None, KEEP_STUCK)])
-        else:
-            await store.delete(key)
+        data = msgspec.json.encode(WorkerStuck(self._slots(), jobs)) if jobs else None
+        await store.put([Put(key, data, None, KEEP_STUCK)])
 
 
 class StuckProcess(Struct, frozen=True):

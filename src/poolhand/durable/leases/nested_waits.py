@@ -72,7 +72,7 @@ class NestedWaits:
                 # Clear before the document is deleted: a wait that begins meanwhile sets it again.
                 self._begun.clear()
                 self._suspects.clear()
-                await self._thread.store.delete(self._key)
+                await self._thread.store.put([Put(self._key, None)])
             self._thread.well("nested waits")
 
     @property

@@ -158,7 +158,7 @@ class Leader:
         store, me = self._thread.store, self._heartbeat.owner.id.encode()
         found = await store.get_document(LEADER)
         if found is not None and found[0] == me:
-            await store.delete(LEADER, found[1])
+            await store.put([Put(LEADER, None, found.version)])
 
     async def _leads(self) -> bool:
         """Return whether this process leads; try to become leader when that is due."""

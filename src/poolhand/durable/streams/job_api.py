@@ -65,7 +65,8 @@ class JobStoreApi:
             raise Conflict(f"this attempt no longer holds job {job.id}; its step is not recorded")
 
     async def _document(self, job: Job, token: int, key: str) -> tuple[bytes, int] | None:
-        return await self._thread.store.get_document(key)
+        found = await self._thread.store.get_document(key)
+        return None if found is None else found[:2]
 
     async def _put(
         self, job: Job, token: int, *puts: tuple[str, bytes, int | None, float | None]

@@ -224,12 +224,8 @@ class Dispatcher:
                 self._done += self._left_behind()
                 self.close()
             self._fetch()
-            if self._done or (self._free and self._claims):
+            if self._done or self._released or (self._free and self._claims):
                 await self._write()
-            if self._released and not self._done:
-                # After the settled claims: until those are written, the store does not know the
-                # slots as stuck.
-                await self._release()
             self._looked.set()
         self._connection.heartbeat.part(self)
 
@@ -277,11 +273,15 @@ class Dispatcher:
         if not all(one.begun or one.change.job.waits_for for one in done):
             self._step_aside()
         free, self._free = (self._free, []) if self._claims else ([], self._free)
+        # With the last settled claims: until those are written, the store does not know the slots
+        # as stuck.
+        released, self._released = ([], self._released) if self._done else (self._released, [])
         self._writing = True
         try:
-            replaced = await self._exchange(done, free)
+            replaced = await self._exchange(done, free, released)
         except BaseException as error:
             self._free = free + self._free
+            self._released = released + self._released
             self._done = self._kept(done, error) + self._done
             self._fail(error)
             return
@@ -306,20 +306,6 @@ class Dispatcher:
         self._aside = False
         self._wake.set()
 
-    async def _release(self) -> None:
-        """Release the slots of stuck code that has ended."""
-        released, self._released = self._released, []
-        self._writing = True
-        try:
-            await self._thread.store.release(released)
-        except BaseException as error:
-            self._released = released + self._released
-            self._fail(error)
-        else:
-            self._retry_in = 0.0
-        finally:
-            self._writing = False
-
     def _fail(self, error: BaseException) -> None:
         """Schedule a retry and report the error."""
         self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
@@ -343,19 +329,21 @@ class Dispatcher:
         self._one_by_one = True
         return done
 
-    async def _exchange(self, done: list[SettledClaim], free: list[int]) -> ReplacedJob:
+    async def _exchange(
+        self, done: list[SettledClaim], free: list[int], released: list[int]
+    ) -> ReplacedJob:
         connection, store, wanted = self._connection, self._thread.store, None
         if free:
             owner = connection.heartbeat.owner.id
             wanted = ClaimRequest(owner, tuple(free), *self._runner.choose())
         if not done:
-            return ReplacedJob((), () if wanted is None else tuple(await store.claim(wanted)))
+            return await store.replace((), wanted, released)
         for one in done:
             if one.value is not None or one.error is not None:
                 self._outcomes.expect(one.change.job, one.value, one.error)
         changes = connection.job_api.closing([one.change for one in done])
         changes = await connection.event_writer.closing(changes)
-        replaced = await store.replace(changes, wanted)
+        replaced = await store.replace(changes, wanted, released)
         tokens = [change.token for change in changes]
         connection.event_writer.over(tokens)
         connection.job_api.over(tokens)

@@ -134,7 +134,7 @@ class Executor:
         """Find the code and arguments of a claim; park a job that only another process can run."""
         job_id = claim.job.id
         try:
-            record = read_call_record(claim.brief, job_id)
+            record = read_call_record(claim.call_record, job_id)
             if record.closure:
                 return self._closure(claim, record, held)
             code = self.codes.find(record.task)
@@ -334,7 +334,7 @@ def loss_of(job: Job) -> JobLost:
 
 def _told(claim: Claim) -> CallRecord | None:
     try:
-        return read_call_record(claim.brief, claim.job.id)
+        return read_call_record(claim.call_record, claim.job.id)
     except PoolhandError:
         return None
 

@@ -84,11 +84,6 @@ def jobs(ids: Sequence[str]) -> Look:
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
 
 
-def claims(tokens: Sequence[int]) -> Look:
-    """Need the pools of claims exclusively."""
-    return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
-
-
 def expiring_owner(owner: str) -> Look:
     """Need exclusively the pools of everything that an owner holds."""
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
@@ -97,16 +92,25 @@ def expiring_owner(owner: str) -> Look:
 def changing(
     changes: Sequence[Change],
     wanted: ClaimRequest | None,
+    released: Sequence[int],
     known: Mapping[str, tuple[int, bool]],
     busy: Mapping[int, bool],
 ) -> Look:
-    """Need the pools of claims that end, if known, and the pools that were `busy`."""
+    """Need the pools of claims that end, if known, and the pools that were `busy`.
+
+    Those of `released` claims are needed exclusively.
+    """
     pools = dict(busy)
     for change in changes:
         no, free = known.get(change.job.pool, (None, False))
         if no is not None:
             pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
-    return lambda tables: Needs(pools, 0, True, wanted)
+
+    def look(tables: Tables) -> Needs:
+        freed = _numbers(tables, OF_CLAIMS, list(released)) if released else ()
+        return Needs({**pools, **dict.fromkeys(freed, True)}, 0, True, wanted)
+
+    return look
 
 
 def waking(cause: str) -> Look:

@@ -237,7 +237,7 @@ class Insertion:
         terms = (job.id, no, job.name, job.key, job.session, job.tenant, closes_at)
         how = (opens_at, float(order.rerun_failed), int(by_wall))
         by = (seconds(job.submitted_at), job.user)
-        self._rows.append((*terms, encode_terms(job), order.brief, *how, *by))
+        self._rows.append((*terms, encode_terms(job), order.call_record, *how, *by))
 
     async def write(self, connection: Any) -> None:
         """Write the jobs in a connection's open transaction; call it from the connection's loop."""

@@ -224,7 +224,7 @@ class StoredAdmission:
             case BusyAction.JOIN:
                 assert busy.turn is not None
                 id = busy.turn.job.id
-                self._unit.tell([LogLine(inbox_of(id), TURN, order.brief)])
+                self._unit.tell([LogLine(inbox_of(id), TURN, order.call_record)])
                 return Added(busy.turn.job, Admission.JOINED)
             case _:
                 return busy.turn
@@ -284,7 +284,18 @@ class StoredAdmission:
             added.append(Added(job, taken))
             if len(added) % ROW_LINES == 0:
                 lines.pack()
-            line = (seq, id, no, job.name, job.key, None, job.tenant, None, ordered, order.brief)
+            line = (
+                seq,
+                id,
+                no,
+                job.name,
+                job.key,
+                None,
+                job.tenant,
+                None,
+                ordered,
+                order.call_record,
+            )
             yield (*line, stamp, job.user)
 
     def _queue_rows(
@@ -358,7 +369,7 @@ class StoredAdmission:
         job, window, by_wall = arrival(job, order.delay, order.expires, unit.now, unit.at)
         row = JobRow(job, pool.no, unit.now, window)
         row.seq = unit.numbers.next(JOBS)
-        row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
+        row.brief, row.by_wall, row.fresh = order.call_record, by_wall, True
         return row
 
 

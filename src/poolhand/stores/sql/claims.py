@@ -113,9 +113,16 @@ class StoredLeases:
 
     # Settling
 
-    def replace(self, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
-        """Settle claimed jobs, then claim."""
-        made = self.change_all(changes)
+    def replace(
+        self,
+        changes: Sequence[Change],
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
+    ) -> ReplacedJob:
+        """Settle claimed jobs, free the slots of stuck jobs, then claim."""
+        made = self.change_all(changes) if changes else ()
+        if released:
+            self.release(released)
         return ReplacedJob(made, () if wanted is None else tuple(self.claim(wanted)))
 
     def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
