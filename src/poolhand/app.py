@@ -47,7 +47,7 @@ from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.lifecycle import KEEP, check_keep
 from poolhand.rules.plain import safe
-from poolhand.rules.scaling.farm_settings import (
+from poolhand.rules.scaling.worker_count import (
     DEFAULT_FARM,
     DEFAULT_VERBOSITY,
     FarmSettings,

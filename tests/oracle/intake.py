@@ -19,9 +19,9 @@ from poolhand.rules.queue.backpressure import (
     drop_reason,
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.entry import arrival
 from poolhand.rules.queue.gates import TURN, BusyAction, OnBusy
 from poolhand.rules.queue.stored_desk import may_refuse, undeclared
-from poolhand.rules.queue.timing import arrival
 from poolhand.rules.streams import inbox_of
 from poolhand.stores.sql.admission import ended_for
 from poolhand.stores.sql.tables import cannot_be_kept, known_already

@@ -6,8 +6,7 @@ from heapq import heapify, heappop, heappush
 
 from poolhand.contract import Claim, Filter, Lease, Owner, PoolRow, Stored
 from poolhand.rules.job import Job
-from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.entry import Entry, IdempotencyKeys, Window
 from poolhand.rules.queue.stored_desk import PoolSpec, StoredDesk
 
 

@@ -29,8 +29,7 @@ from poolhand.rules.queue.backpressure import (
     unbounded,
 )
 from poolhand.rules.queue.desk import Admitted, Desk, Joined, Parked, RefusedEntry, Rejected
-from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.entry import Entry, IdempotencyKeys, Window
 from poolhand.rules.queue.strategy import (
     FairRoundRobin,
     Priority,

@@ -22,8 +22,8 @@ from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import UsageError
 from poolhand.pool.options import Options
 from poolhand.rules.explain import meant
+from poolhand.rules.outcome import RetryRecord
 from poolhand.rules.queue.stored_desk import PoolSpec
-from poolhand.rules.retry import RetryRecord
 
 PREFIX = "catalogue/"
 KEEP_FOR = 7 * 24 * 3600.0

@@ -1,7 +1,7 @@
 """The supervisor: starts worker processes, monitors, scales and stops them.
 
-It only carries out decisions: `rules/scaling/worker_count` decides how many workers are wanted,
-`rules/scaling/liveness` decides which worker is hung. It runs no job itself.
+It only carries out decisions: `rules/scaling/worker_count` decides how many workers are wanted and
+which worker is hung. It runs no job itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from socket import gethostname
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
 from poolhand.contract import PoolRow
+from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import StoreError
 from poolhand.farm.control_inbox import ControlInbox
@@ -33,8 +34,16 @@ from poolhand.farm.records import (
 )
 from poolhand.farm.worker_handle import WorkerHandle
 from poolhand.observe import events
-from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
-from poolhand.rules.scaling.worker_count import CapWatch, Load, Trend, decide, runnable, wanted_for
+from poolhand.rules.scaling.worker_count import (
+    CapWatch,
+    FarmSettings,
+    Load,
+    Trend,
+    Verbosity,
+    decide,
+    runnable,
+    wanted_for,
+)
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
@@ -50,22 +59,6 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 _log = logging.getLogger("poolhand")
 
 
-class SupervisedApp(Protocol):
-    """The part of an App that a supervisor uses."""
-
-    @property
-    def runtime(self) -> Runtime: ...
-
-    @property
-    def events(self) -> events.Events: ...
-
-    def served_pools(self) -> tuple[str, ...]: ...
-
-    async def connection(self) -> StoreConnection: ...
-
-    async def close(self) -> None: ...
-
-
 class Supervisor:
     """One farm, from start to stop; lives on the main thread, which starts the processes.
 
@@ -74,7 +67,7 @@ class Supervisor:
 
     def __init__(
         self,
-        app: SupervisedApp,
+        app: StoreClient,
         name: str,
         settings: FarmSettings,
         pools: tuple[str, ...] | None,
@@ -301,7 +294,7 @@ class Supervisor:
 
     @property
     def _served(self) -> tuple[str, ...]:
-        return self._start_message.pools or self._app.served_pools()
+        return self._start_message.pools or self._app.declared.served()
 
     async def _pools(self) -> list[PoolRow]:
         assert self._connection is not None

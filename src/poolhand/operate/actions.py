@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, Store
 from poolhand.durable.client.explain import explained, glances, pool_named
-from poolhand.durable.streams.event_reader import last_number, look
+from poolhand.durable.streams.events import last_number, look
 from poolhand.durable.streams.job_api import Execution
 from poolhand.errors import UsageError
 from poolhand.farm.records import ControlAnswer, FarmRecord

@@ -22,7 +22,7 @@ from poolhand.operate.views import ControlResult, JobView, Summary, job_view
 from poolhand.rules.job import WAITING, Status
 from poolhand.rules.plain import PlainView
 from poolhand.runtime import Identity, Runtime
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 AT_ONCE = 100
 CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs

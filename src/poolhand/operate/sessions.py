@@ -8,7 +8,7 @@ from typing import Any
 
 from poolhand.agents.session import read
 from poolhand.contract import Filter, Store
-from poolhand.durable.streams.event_reader import bodies_of
+from poolhand.durable.streams.events import bodies_of
 from poolhand.durable.streams.job_api import Execution, read_execution
 from poolhand.errors import Unavailable
 from poolhand.rules import streams

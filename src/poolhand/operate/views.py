@@ -17,7 +17,7 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import is_self_cancelled
 from poolhand.rules.plain import PlainView, safe
-from poolhand.wire.wire import read_without_keys
+from poolhand.wire.payload import read_without_keys
 
 
 class JobView(PlainView, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from poolhand.pool.scope import SESSION, Scope, take_scope
 from poolhand.rules.job import Job
+from poolhand.rules.outcome import Retry
 from poolhand.rules.plain import PlainView
 from poolhand.rules.queue.backpressure import (
     POLICIES,
@@ -19,7 +20,6 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.strategy import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
-from poolhand.rules.retry import Retry
 from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
 from poolhand.rules.validation import (
     AMOUNT,

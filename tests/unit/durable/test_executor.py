@@ -36,11 +36,10 @@ from poolhand.durable.worker.executor import (
 from poolhand.errors import BadSignature, JobLost, RetryLater, Undecodable, UsageError
 from poolhand.rules.explain import home_cause
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.outcome import Cancelled, Failed, Snoozed
-from poolhand.rules.retry import Retry
+from poolhand.rules.outcome import Cancelled, Failed, Retry, Snoozed
 from poolhand.runtime import Identity
 from poolhand.wire.envelope import KeyRing
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 END = AttemptEnd(AT, 2.0, 0.0)

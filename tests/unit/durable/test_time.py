@@ -13,7 +13,7 @@ from poolhand import GiveUp, RetryLater, Snooze, wait
 from poolhand.app import App
 from poolhand.errors import JobExpired
 from poolhand.observe.events import JobRetried
-from poolhand.rules.retry import Retry
+from poolhand.rules.outcome import Retry
 from poolhand.testing import SeededRuntime
 from poolhand.views import Status
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, stored

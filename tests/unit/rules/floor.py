@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import Policy, unbounded
 from poolhand.rules.queue.desk import Admitted, Desk, Rejected, Verdict
-from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.entry import Entry, IdempotencyKeys, Window
 from poolhand.rules.queue.strategy import Strategy, fifo
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

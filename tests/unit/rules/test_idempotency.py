@@ -7,8 +7,7 @@ import pytest
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Policy, bounded, fail_fast, ring_buffer
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.entry import Entry, IdempotencyKeys
 from tests.unit.rules.floor import Floor, names, new_entry, new_job
 
 

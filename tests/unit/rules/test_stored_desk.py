@@ -18,8 +18,7 @@ from poolhand.rules.queue.backpressure import (
     unbounded,
 )
 from poolhand.rules.queue.desk import Admitted, Joined
-from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.entry import Entry, IdempotencyKeys, Window
 from poolhand.rules.queue.stored_desk import StoredDesk, may_refuse
 from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.oracle.trial import Trial

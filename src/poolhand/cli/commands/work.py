@@ -17,7 +17,7 @@ from poolhand.cli import options, screen
 from poolhand.cli.session import StoreUrls, file_of, loaded, reported_errors
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
-from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
+from poolhand.rules.scaling.worker_count import FarmSettings, Verbosity
 from poolhand.rules.validation import shown
 from poolhand.setting_table import APP, LOGLEVELS, PROFILES
 
@@ -220,6 +220,6 @@ async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
     """Write the summary of a farm after its view has closed, which leaves no other output."""
     from poolhand.cli.commands.top import after_farm
 
-    text = await after_farm(app.operator(), farm, pools or app.core.served_pools())
+    text = await after_farm(app.operator(), farm, pools or app.core.declared.served())
     await app.close()
     screen.to_stderr(screen.safe(text))

@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from poolhand.errors import BadSignature, PoolhandError, ResultNotKept, Undecodable, WireError
 from poolhand.rules.job import Job
-from poolhand.rules.retry import Retry, RetryRecord, recorded
+from poolhand.rules.outcome import Retry, RetryRecord, recorded
 from poolhand.runtime import Identity
 from poolhand.wire.payload import decode, encode
 

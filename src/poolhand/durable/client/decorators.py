@@ -17,10 +17,10 @@ from poolhand.durable.client.task import Task
 from poolhand.durable.scheduler import Scheduler
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
-from poolhand.pool.engine.work import where_to_run
+from poolhand.pool.options import where_to_run
 from poolhand.rules import schedule
 from poolhand.rules.validation import Seconds
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")

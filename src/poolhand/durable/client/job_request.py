@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.context import running, snapshot
+from poolhand.context import REGISTERED, running, snapshot
 from poolhand.contract import JobRequest, Refusal
 from poolhand.durable.calls.call_record import (
     CALL,
@@ -164,7 +164,7 @@ def _call_record(call: TaskCall, job: Job, options: Options) -> CallRecord:
     if code is None:
         return _plain(call, options, b"")
     record = _plain(call, options, code.pack(call.args, call.kwargs))
-    brought = snapshot()
+    brought = snapshot() if REGISTERED else None
     return replace(record, context=code.pack_context(brought)) if brought else record
 
 

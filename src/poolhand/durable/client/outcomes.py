@@ -133,8 +133,7 @@ class JobWatcher:
         while True:
             await self._hinted()
             began = loop.time()
-            await self._look_around()
-            if self.looked is not None:
+            if await self._look_around() and self.looked is not None:
                 await self.looked()
             self._thread.well(self.name)
             # Pause even if more hints come: the cost of a poll grows with the number of waiters. At
@@ -153,8 +152,9 @@ class JobWatcher:
                 pass
         self._look.clear()
 
-    async def _look_around(self) -> None:
-        ids = list(self._waiting)
+    async def _look_around(self) -> bool:
+        """Poll the awaited jobs; return whether there are some that do not have the state yet."""
+        ids, pending = list(self._waiting), False
         for start in range(0, len(ids), MOST_AT_ONCE):
             some = ids[start : start + MOST_AT_ONCE]
             at = self._thread.runtime.monotonic()
@@ -162,7 +162,9 @@ class JobWatcher:
                 if self._settled(stored):
                     self.tell(id, stored)
                 elif self.met is not None and stored is not None:
+                    pending = True
                     self.met(stored.job, at)
+        return pending
 
     def _drop_gone(self) -> None:
         """Remove the waiters that do not wait any more."""

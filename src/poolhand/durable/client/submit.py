@@ -15,7 +15,7 @@ from poolhand.durable.client.declared_pools import DeclaredPools
 from poolhand.durable.client.job_request import JobRequests, refused, waited
 from poolhand.durable.client.outcomes import KnownJob
 from poolhand.durable.client.ticket import StoredTicket, SyncTicket
-from poolhand.durable.client.transaction import refuse_within
+from poolhand.durable.client.transaction import AROUND, refuse_within
 from poolhand.durable.connection.connection import ConnectionSlot, OpenStore, StoreConnection
 from poolhand.durable.connection.store_thread import Answer, give_up
 from poolhand.errors import Unavailable
@@ -29,7 +29,7 @@ from poolhand.rules.job import Job
 from poolhand.rules.queue.backpressure import Bounded, OnFull, Policy, capacity
 from poolhand.rules.queue.stored_desk import pool_id
 from poolhand.runtime import Runtime
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 T = TypeVar("T")
 
@@ -63,7 +63,8 @@ class StoreSubmitter:
         try:
             async with asyncio.timeout(ACCEPT_WITHIN):
                 connection = await self._opened.connection()
-                refuse_within(connection, "submit_in(tx, …)")
+                if AROUND.get() is not None:
+                    refuse_within(connection, "submit_in(tx, …)")
                 # Register before adding: jobs may be over before their tickets are made.
                 at = connection.thread.runtime.monotonic()
                 known = [connection.outcomes.seen(request.job, at) for request in requests]
@@ -156,8 +157,7 @@ class StoreSubmitter:
                 raise waited(requests[0].job.pool, limit, str(how.policy)) from None
             return [found.get(request.job.id, one.job) for request, one in both]
         except BaseException:
-            batch = JobBatch(tuple(requests))
-            connection.thread.do("withdraw", lambda: give_up(connection.store, ids, batch))
+            connection.thread.do("withdraw", lambda: give_up(connection.store, ids))
             raise
 
     async def _has_place(
@@ -197,8 +197,7 @@ async def _came_in(
     came_in = {one.job.id: one.job for one in found if one is not None}
     if len(came_in) == len(ids):
         return came_in
-    batch = JobBatch(tuple(requests))
-    await give_up(store, [request.job.id for request in requests], batch)
+    await give_up(store, [request.job.id for request in requests])
     return None
 
 

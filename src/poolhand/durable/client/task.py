@@ -25,13 +25,12 @@ from poolhand.durable.client.transaction import Transaction, UserConnection
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.work import where_to_run
 from poolhand.pool.mapping import key_faults, map_faults
-from poolhand.pool.options import Options, Origin, SubmitTerms, terms, with_changes
+from poolhand.pool.options import Options, Origin, SubmitTerms, terms, where_to_run, with_changes
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.outcome import Retry
 from poolhand.rules.plain import safe
-from poolhand.rules.retry import Retry
 from poolhand.rules.validation import Seconds, shown
 
 P = ParamSpec("P")

@@ -332,7 +332,7 @@ class StoreThread:
     def _take_back(self, adding: AddBatch) -> None:
         ids = adding.taken
         if ids:
-            self._do("withdraw", lambda: give_up(self.store, ids, adding.batch))
+            self._do("withdraw", lambda: give_up(self.store, ids))
 
     async def _call(self, call: Callable[[], Awaitable[Any]], reply: CallResult) -> None:
         try:
@@ -366,15 +366,14 @@ class StoreThread:
             await asyncio.sleep(RESTART_AFTER)
 
 
-async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
+async def give_up(store: Store, ids: list[str]) -> None:
     """Withdraw jobs whose submitter left.
 
     Of those accepted meanwhile, cancel the ones without an idempotency key.
     """
     found = await store.cancel(ids, "submitter", blocked_only=True)
-    came_in = {one.job.id for one in found if one is not None}
-    keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
-    unwanted = [id for id in keyless if id in came_in]
+    jobs = (one.job for one in found if one is not None)
+    unwanted = [job.id for job in jobs if job.idempotency_key is None]
     if unwanted:
         await store.cancel(unwanted, "submitter")
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from poolhand.contract import Change, Lease, Owner, Put, Store
 from poolhand.durable.leases.heartbeat import CLEAN_EXIT, LEASE, OWNERS, Heartbeat
-from poolhand.durable.streams.event_reader import last_number
+from poolhand.durable.streams.events import last_number
 from poolhand.durable.streams.job_api import logged
 from poolhand.durable.worker.executor import crashed, stopped
 from poolhand.observe.events import OwnerReaped, SessionFreed

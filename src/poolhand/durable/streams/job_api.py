@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from poolhand.contract import Change, LogLine, Put
-from poolhand.durable.streams.event_reader import bodies_of, last_number
+from poolhand.durable.streams.events import bodies_of, last_number
 from poolhand.errors import Conflict, SessionErased
 from poolhand.rules.job import Job, Status
 from poolhand.rules.plain import PlainView

@@ -156,9 +156,11 @@ class Dispatcher:
         return bool(self.claims or runner.running or len(runner.stuck) or unsent)
 
     def tokens(self) -> Sequence[int]:
+        """Return the tokens of the running claims."""
         return list(self._runner.running)
 
     def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return the slots and what runs there, given which ids each job awaits."""
         slots = self._runner.slots
         # Copy to a list first: that is atomic, while jobs begin and end on another thread.
         ids = [work.id for work in list(self._runner.running.values())]
@@ -167,27 +169,34 @@ class Dispatcher:
         return WorkerSlots(len(slots.all), self.pools(), held, slots.stuck)
 
     def pools(self) -> tuple[str, ...] | None:
+        """Return the names of the pools that the worker serves, None for all."""
         return self._runner.choose()[0]
 
     def hint(self) -> None:
+        """Signal that there may be something to claim."""
         # Wake even if no slot is free: the free slots may be part of a claim request in flight,
         # which may have been decided before the event that this hint announces.
         if self._claiming:
             self._wake.set()
 
     def report_reaped(self, changes: Sequence[Change], crashed: bool) -> None:
+        """Report jobs of reaped owners as if their attempts had ended here."""
         self._deliver(Delivery([SettledClaim(change, failed=crashed) for change in changes]))
 
     def lose(self, tokens: Sequence[int]) -> None:
+        """Stop the jobs whose claims are lost."""
         self._call(self._runner.lose, tokens)
 
     def give_up(self) -> None:
+        """Stop everything and hand it back, as the lease may soon expire."""
         self._call(self._runner.give_up)
 
     def cancel(self, tokens: Sequence[int]) -> None:
+        """Stop the jobs for which cancellation was requested."""
         self._call(self._runner.cancel, tokens)
 
     def stop_worker(self) -> None:
+        """Stop, and hand back what runs."""
         self.close()
         self._call(self._runner.stop_now, STOP_GRACE)
 

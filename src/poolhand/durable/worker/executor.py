@@ -33,8 +33,7 @@ from poolhand.observe.failures import warn
 from poolhand.rules import lifecycle
 from poolhand.rules.explain import call_cause, home_cause, key_cause, task_cause
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
-from poolhand.rules.retry import NO_RETRY, Retry
+from poolhand.rules.outcome import NO_RETRY, Completed, Failed, Outcome, Retry, unreadable
 from poolhand.runtime import Identity
 
 # Returns whether a closure may still run at its home, which is another process.

@@ -18,8 +18,7 @@ from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.leases.heartbeat import LEASE
 from poolhand.durable.worker.executor import Executor, PreparedClaim
 from poolhand.observe.failures import warn
-from poolhand.pool.engine.work import where_to_run
-from poolhand.pool.options import Options, SubmitTerms, deadlines
+from poolhand.pool.options import Options, SubmitTerms, deadlines, where_to_run
 from poolhand.pool.slots.attempt import NOTHING, Attempt, AttemptWatch
 from poolhand.pool.slots.process_parent import ending, pack, unguarded
 from poolhand.rules.job import Job

@@ -27,8 +27,8 @@ from poolhand.pool.slots.attempt import IDLE
 from poolhand.pool.slots.runner import own_task
 from poolhand.rules.job import Job
 from poolhand.rules.plain import PlainView
-from poolhand.rules.scaling.farm_settings import drain_within
 from poolhand.rules.scaling.pool_size import SLOTS
+from poolhand.rules.scaling.worker_count import drain_within
 from poolhand.rules.validation import (
     FLAG,
     SECONDS,

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
-from poolhand.pool.engine.work import where_to_run
-from poolhand.pool.slots.attempt import Attempt, OffLoop, Runnable
+from poolhand.pool.options import where_to_run
+from poolhand.pool.slots.attempt import NEVER, Attempt, OffLoop, Runnable
 from poolhand.pool.slots.runner import discard
-from poolhand.pool.slots.timers import NEVER
 from poolhand.runtime import Runtime
 
 LOG = logging.getLogger("poolhand")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from poolhand.errors import JobLost, UsageError
-from poolhand.pool.engine.work import name_of
+from poolhand.pool.options import name_of
 from poolhand.pool.slots.fault import fault_of
 from poolhand.pool.slots.process_answer import Answer, unpack, unprepared
 from poolhand.pool.slots.process_child import (

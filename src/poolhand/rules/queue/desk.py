@@ -18,12 +18,10 @@ from poolhand.rules.queue.backpressure import (
     evicts,
     rule,
 )
-from poolhand.rules.queue.entry import E, WaitingLine
+from poolhand.rules.queue.entry import E, IdempotencyKeys, Timers, WaitingLine
 from poolhand.rules.queue.gates import KeyGates, Sessions
-from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Strategy
-from poolhand.rules.queue.timing import Timers
 
 RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 

@@ -16,9 +16,8 @@ from poolhand.rules.queue.backpressure import (
     Unbounded,
 )
 from poolhand.rules.queue.desk import RERUN, Desk
-from poolhand.rules.queue.entry import E
+from poolhand.rules.queue.entry import E, IdempotencyKeys
 from poolhand.rules.queue.gates import BusyResult, OnBusy, resolve_busy
-from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.queue.strategy import Priority, Strategy
 from poolhand.rules.validation import shown
 

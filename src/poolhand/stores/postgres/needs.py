@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from poolhand.contract import Change, ClaimRequest, JobBatch
+from poolhand.rules.queue.entry import seconds
 from poolhand.rules.queue.stored_desk import PoolSpec
-from poolhand.rules.queue.timing import seconds
 from poolhand.stores.postgres.pools import is_free, is_plain
 from poolhand.stores.postgres.transaction import Clock, Needs
 from poolhand.stores.sql.pools import spec_of

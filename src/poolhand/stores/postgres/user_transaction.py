@@ -20,8 +20,8 @@ from poolhand.contract import Added, JobBatch, JobRequest, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Policy
+from poolhand.rules.queue.entry import arrival, seconds
 from poolhand.rules.queue.stored_desk import PoolSpec, may_refuse
-from poolhand.rules.queue.timing import arrival, seconds
 from poolhand.stores.postgres import errors as faults
 from poolhand.stores.postgres import needs
 from poolhand.stores.postgres.connections import ClockStepped, ServerConnection, sever

@@ -14,8 +14,8 @@ from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owne
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import claimable
 from poolhand.rules.job import Job
+from poolhand.rules.queue.entry import comeback
 from poolhand.rules.queue.strategy import round_robin
-from poolhand.rules.queue.timing import comeback
 from poolhand.stores.sql import documents as sql_documents
 from poolhand.stores.sql.facts import Pick
 from poolhand.stores.sql.pools import StoredPool

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, JobPage, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import seconds
 from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, JobFacts, sought, submit_of
 from poolhand.stores.sql.tables import Tables, check_page
 

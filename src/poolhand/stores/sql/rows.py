@@ -14,8 +14,7 @@ from msgspec.structs import asdict, replace
 from poolhand.contract import Stored
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import Entry, Window, seconds
 from poolhand.rules.validation import is_writable
 
 # Where a job is. Places up to MOVING are rows of `waits`. A job that is MOVING has left one place
@@ -195,7 +194,7 @@ def moment(number: float) -> datetime:
 
 def sought(text: str) -> str:
     """Return a text to search for; a text that no table can hold becomes one without matches."""
-    return text if is_writable(text) else NOWHERE
+    return text if text.isprintable() or is_writable(text) else NOWHERE
 
 
 class JobRow(Entry):

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.entry import IdempotencyKeys
 from poolhand.rules.queue.gates import Sessions, wrong_owner
-from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.streams import SESSIONS, session_of
 from poolhand.stores.sql.rows import MOVING, SESSION, JobRow, sought
 from poolhand.stores.sql.tables import Insert, Tables

@@ -10,7 +10,7 @@ import msgspec
 
 from poolhand.contract import LogLine
 from poolhand.rules.audit import STREAM, Audit, kind_of
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import seconds
 from poolhand.stores.sql.log import StreamLines, StreamLog
 from poolhand.stores.sql.rows import (
     BLOCKED_SUBMITTER,
