@@ -47,10 +47,10 @@ class Intake:
         """
         if len(batches) == 1:
             ((batch, holder),) = batches
-            return [self._take(batch.orders, self._rows(batch.orders), holder)]
-        rows = iter(self._rows([order for batch, _ in batches for order in batch.orders]))
+            return [self._take(batch.requests, self._rows(batch.requests), holder)]
+        rows = iter(self._rows([order for batch, _ in batches for order in batch.requests]))
         return [
-            self._take(batch.orders, list(islice(rows, len(batch.orders))), holder)
+            self._take(batch.requests, list(islice(rows, len(batch.requests))), holder)
             for batch, holder in batches
         ]
 

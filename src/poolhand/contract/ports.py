@@ -101,7 +101,7 @@ class Store(Protocol):
     async def begin(self) -> StoreTransaction:
         """Begin a transaction of the user's own; other writers may have to wait for its end."""
 
-    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
+    async def insertion(self, requests: Sequence[JobRequest]) -> UserInsertion:
         """Prepare requests for a transaction on a connection that is not the store's.
 
         Unsupported for stores without such transactions. Admission is decided when the jobs are

@@ -114,7 +114,7 @@ class JobBatch(Struct, frozen=True):
     owner it is refused.
     """
 
-    orders: tuple[JobRequest, ...]
+    requests: tuple[JobRequest, ...]
     owner: str | None = None
 
 

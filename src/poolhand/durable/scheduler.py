@@ -316,7 +316,7 @@ class SchedulerLoop:
         moments = [] if paused else rules.due(one.schedule, past, now)
         refusal: PoolhandError | None = None
         if moments:
-            self._tell_cut(one, past, moments)
+            self._report_cut(one, past, moments)
             done, refusal = await self._submit(one, moments)
             if done:
                 past = rules.settle(one.schedule, past, done)
@@ -368,7 +368,7 @@ class SchedulerLoop:
                 return done, refusal
         return done, None
 
-    def _tell_cut(self, one: TimedTask, past: Past, moments: Sequence[datetime]) -> None:
+    def _report_cut(self, one: TimedTask, past: Past, moments: Sequence[datetime]) -> None:
         if len(moments) == rules.MOST and rules.leaves_out(one.schedule, past, moments[0]):
             text = (
                 f"more than {rules.MOST:,} moments were missed since {past.last.isoformat()}; "

@@ -22,8 +22,8 @@ from poolhand.operate.format import (
     Column,
     TableRow,
     age,
-    brief,
     lasting,
+    short_duration,
     size,
 )
 from poolhand.operate.views import JobView, PoolView
@@ -114,7 +114,7 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> TableRow
 
 def no_sign(farm: FarmRecord) -> str:
     """Return the state text of a farm whose supervisor is silent."""
-    return f"NO SIGN for {brief(farm.age)}"
+    return f"NO SIGN for {short_duration(farm.age)}"
 
 
 def slots_of(farm: FarmRecord) -> int:
@@ -137,7 +137,7 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> TableR
         f"{worker.failed:,}",
         size(worker.memory),
         age(worker.started_at, now),
-        f"{brief(signal_age(farm, worker))} ago",
+        f"{short_duration(signal_age(farm, worker))} ago",
     )
     return TableRow(worker.id, cells, style)
 
@@ -209,7 +209,7 @@ def _job_row(
         safe(job.pool),
         NOTHING if runs is None else safe(runs.worker),
         age(job.submitted_at, now),
-        brief(took(job, now)),
+        short_duration(took(job, now)),
         str(job.attempts),
         safe(_note(job, runs, pool)),
     )

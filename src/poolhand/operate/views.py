@@ -184,7 +184,7 @@ def audit_view(line: LogEntry) -> AuditView:
         facts.get("pool") or None,
         facts.get("task_id"),
         facts.get("by") or facts.get("submitted_by"),
-        _told(line.kind, facts),
+        _detail(line.kind, facts),
         record,
     )
 
@@ -196,7 +196,7 @@ _SAME = tuple(
 )
 
 
-def _told(kind: str, facts: dict[str, Any]) -> str:
+def _detail(kind: str, facts: dict[str, Any]) -> str:
     """Return the details of an audit record in a few words."""
     match facts:
         case {"detail": slots} if kind == RESIZE:

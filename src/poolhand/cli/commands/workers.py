@@ -21,7 +21,7 @@ from poolhand.farm.records import (
 from poolhand.operate.actions import Operator
 from poolhand.operate.arguments import LAST
 from poolhand.operate.farms import LoneWorker, WorkersView, parts_of, silence_text
-from poolhand.operate.format import brief, fault_text, many, moment, size
+from poolhand.operate.format import fault_text, many, moment, short_duration, size
 from poolhand.operate.tables import signal_age
 from poolhand.rules.scaling.worker_count import held_text
 
@@ -205,7 +205,7 @@ def _rows(view: WorkersView) -> Iterator[Row]:
         for worker in farm.workers:
             yield _worker_row(farm, worker)
         if not farm.workers:
-            uptime = brief((farm.written_at - farm.started_at).total_seconds())
+            uptime = short_duration((farm.written_at - farm.started_at).total_seconds())
             counts = (farm.completed, farm.failed, uptime, None, None)
             state = UNKNOWN if farm.is_silent else farm.state
             yield (None, farm.id, _host(farm.host), farm.pid, state, None, *counts)
@@ -224,7 +224,7 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
         worker.completed,
         worker.failed,
         # Both times are of the farm's clock: this machine's may differ.
-        brief((farm.written_at - worker.started_at).total_seconds()),
+        short_duration((farm.written_at - worker.started_at).total_seconds()),
         size(worker.memory),
         f"{signal_age(farm, worker):.1f} s ago",
     )
@@ -235,7 +235,7 @@ def _state(farm: FarmRecord, worker: WorkerRecord) -> str:
         return UNKNOWN
     if worker.leaving_at is None:
         return worker.state
-    return f"{worker.state} {brief((farm.written_at - worker.leaving_at).total_seconds())}"
+    return f"{worker.state} {short_duration((farm.written_at - worker.leaving_at).total_seconds())}"
 
 
 def _lone_row(lone: LoneWorker) -> Row:
@@ -257,7 +257,7 @@ def _standing(farm: FarmRecord) -> str:
     if farm.troubles:
         newest = max(farm.troubles, key=lambda one: one.at)
         # Both times are of the farm's clock.
-        ago = brief((farm.written_at - newest.at).total_seconds())
+        ago = short_duration((farm.written_at - newest.at).total_seconds())
         trouble = f"; last trouble, {ago} ago: {newest.text}"
     return (
         f"{farm.id} ({farm.app}): {farm.state}, {many(farm.wanted, 'worker')} wanted "

@@ -188,16 +188,16 @@ class Output:
             if rest:
                 self._parts[who] = rest
         for line in lines:
-            self.tell({"stream": stream, "text": line})
+            self.add({"stream": stream, "text": line})
 
     def close(self) -> None:
         """Emit the lines that were never completed."""
         with self._lock:
             parts, self._parts = self._parts, {}
         for (stream, _), text in parts.items():
-            self.tell({"stream": stream, "text": text})
+            self.add({"stream": stream, "text": text})
 
-    def tell(self, line: dict[str, Any]) -> None:
+    def add(self, line: dict[str, Any]) -> None:
         if self._left < 0:
             return
         line["text"] = line["text"][:LONGEST_LINE].encode(errors="replace").decode()
@@ -264,7 +264,7 @@ class JobHandler(logging.Handler):
         try:
             text = self.format(record)
             level, name = record.levelname, record.name
-            output.tell({"stream": "log", "level": level, "logger": name, "text": text})
+            output.add({"stream": "log", "level": level, "logger": name, "text": text})
         except Exception:
             self.handleError(record)
 

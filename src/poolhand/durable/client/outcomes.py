@@ -116,7 +116,7 @@ class JobWatcher:
     def is_awaited(self, id: str) -> bool:
         return id in self._waiting
 
-    def tell(self, id: str, stored: Stored | None) -> None:
+    def answer(self, id: str, stored: Stored | None) -> None:
         """Answer the waiters for a job whose state is known."""
         for reply in self._waiting.pop(id, ()):
             self._thread.answer(reply, stored)
@@ -160,7 +160,7 @@ class JobWatcher:
             at = self._thread.runtime.monotonic()
             for id, stored in zip(some, await self._thread.store.get(some), strict=True):
                 if self._settled(stored):
-                    self.tell(id, stored)
+                    self.answer(id, stored)
                 elif self.met is not None and stored is not None:
                     pending = True
                     self.met(stored.job, at)
@@ -222,13 +222,13 @@ class Outcomes:
         if known is not None and job.status.terminal:
             known.end_with(value, error)
 
-    def tell(self, job: Job) -> None:
+    def ended(self, job: Job) -> None:
         """Note that a job of this process has ended as expected."""
         known = self._seen.get(job.id)
         if known is not None:
             known.job = job
         if self.watch.is_awaited(job.id):
-            self.watch.tell(job.id, Stored(job))
+            self.watch.answer(job.id, Stored(job))
 
     def retract(self, job: Job) -> None:
         """Drop the expected value and error: the write was refused, as the claim was lost."""

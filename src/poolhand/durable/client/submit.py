@@ -43,18 +43,18 @@ TOO_SLOW = (
 class StoreSubmitter:
     """Sends job requests to the store, waits where a pool blocks submitters, returns tickets.
 
-    While events have subscribers, events are passed to `tell`, by default `events.emit`.
+    While events have subscribers, events are passed to `emit`, by default `events.emit`.
     """
 
     def __init__(
         self,
         opened: OpenStore,
         events: events.Events,
-        tell: Callable[[events.Event], None] | None = None,
+        emit: Callable[[events.Event], None] | None = None,
     ) -> None:
         self._opened = opened
         self._events = events
-        self._tell = events.emit if tell is None else tell
+        self._emit = events.emit if emit is None else emit
 
     async def submit(
         self, requests: Sequence[JobRequest], how: SubmitContext
@@ -85,7 +85,7 @@ class StoreSubmitter:
         if isinstance(answer, Refusal):
             if self._events.live:
                 code = getattr(refused(answer), "code", "")
-                self._tell(events.SubmitRefused(answer.pool, code, answer.policy))
+                self._emit(events.SubmitRefused(answer.pool, code, answer.policy))
             raise refused(answer)
         if self._events.live:
             for one in answer:
@@ -108,13 +108,13 @@ class StoreSubmitter:
         job = added.job
         match added.entry:
             case Admission.JOINED:
-                self._tell(events.JobJoined(job.pool, job))
+                self._emit(events.JobJoined(job.pool, job))
             case Admission.BLOCKED_SUBMITTER:
-                self._tell(events.SubmitterParked(job.pool, job, 1))
+                self._emit(events.SubmitterParked(job.pool, job, 1))
             case Admission.ACCEPTED | Admission.REJECTED:
-                self._tell(events.JobSubmitted(job.pool, job))
+                self._emit(events.JobSubmitted(job.pool, job))
                 if added.entry is Admission.REJECTED:
-                    self._tell(events.JobEnded(job.pool, job))
+                    self._emit(events.JobEnded(job.pool, job))
 
     async def _add(
         self, connection: StoreConnection, requests: Sequence[JobRequest], waits: bool

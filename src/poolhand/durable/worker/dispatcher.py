@@ -379,7 +379,7 @@ class Dispatcher:
             if not made:
                 self._outcomes.retract(job)
             elif job.status.terminal:
-                self._outcomes.tell(job)
+                self._outcomes.ended(job)
             else:
                 self._outcomes.meet(job, at)
         self.claims += claims

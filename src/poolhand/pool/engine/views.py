@@ -92,9 +92,9 @@ def _feel_pulse(outside: OffLoop, runtime: Runtime, now: float) -> None:
 
 
 def _processor_time(outside: OffLoop, runtime: Runtime) -> float | None:
-    thread, order = outside.thread, outside.order
-    if order is not None:
-        return runtime.cpu_of_process(order[0].pid)
+    thread, call = outside.thread, outside.call
+    if call is not None:
+        return runtime.cpu_of_process(call[0].pid)
     return None if thread is None else runtime.cpu_of_thread(thread)
 
 

@@ -191,18 +191,18 @@ class Slot(Generic[W_co]):
 class OffLoop:
     """The part of an attempt that runs outside of the loop.
 
-    Its code runs in `thread`, or a thread waits for a child process that executes `order` unless
+    Its code runs in `thread`, or a thread waits for a child process that executes `call` unless
     it was `killed`. `entered`: the call was made, or sent to the child. `loss`: how that child
     died. `sign` is the processor time at the last sign of activity, and when that was.
     """
 
-    __slots__ = ("entered", "killed", "loss", "order", "sign", "thread")
+    __slots__ = ("call", "entered", "killed", "loss", "sign", "thread")
 
     def __init__(self) -> None:
         self.entered = False
         self.killed = False
         self.loss: ChildLost | None = None
-        self.order: tuple[Child, int] | None = None
+        self.call: tuple[Child, int] | None = None
         self.sign: tuple[float | None, float] | None = None
         self.thread: Thread | None = None
 

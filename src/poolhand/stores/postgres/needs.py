@@ -60,10 +60,12 @@ def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> L
 
     `known` maps names to numbers of pools, and whether they were free when last loaded.
     """
-    orders = [order for batch in batches for order in batch.orders]
-    names = {order.job.pool for order in orders}
-    tied = {order.job.pool for order in orders if order.revives or not is_plain(order.job)}
-    revived = [sought(order.revives) for order in orders if order.revives is not None]
+    requests = [request for batch in batches for request in batch.requests]
+    names = {request.job.pool for request in requests}
+    tied = {
+        request.job.pool for request in requests if request.revives or not is_plain(request.job)
+    }
+    revived = [sought(request.revives) for request in requests if request.revives is not None]
 
     def look(tables: Tables) -> Needs:
         if not names <= known.keys():
@@ -73,7 +75,7 @@ def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> L
         pools = {no: name in tied or not free for name, (no, free) in found.items()}
         if revived:
             pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
-        return Needs(pools, len(orders), loads=True)
+        return Needs(pools, len(requests), loads=True)
 
     return look
 

@@ -206,10 +206,10 @@ class PostgresStore:
             async with asyncio.timeout(PATIENCE):
                 yield
         except Exception as error:
-            told = faults.translate(error, self._address.shown)
-            if told is error:
+            translated = faults.translate(error, self._address.shown)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     # Pools
 
@@ -256,25 +256,27 @@ class PostgresStore:
             await transaction.begin()
         return transaction
 
-    async def insertion(self, orders: Sequence[JobRequest]) -> Insertion:
-        for name in user_transaction.names_of(orders):
+    async def insertion(self, requests: Sequence[JobRequest]) -> Insertion:
+        for name in user_transaction.names_of(requests):
             if name not in self._known:
                 await self._know(name)
-        return await self._change(lambda tables, now, at: self._insertion(tables, orders, now, at))
+        return await self._change(
+            lambda tables, now, at: self._insertion(tables, requests, now, at)
+        )
 
     async def _know(self, name: str) -> None:
         """Create a pool beforehand: a user's transaction creates none."""
         await self._steps(lambda steps: steps.know(name), needs.alone([name]))
 
     def _insertion(
-        self, tables: Tables, orders: Sequence[JobRequest], now: float, at: datetime
+        self, tables: Tables, requests: Sequence[JobRequest], now: float, at: datetime
     ) -> Insertion:
         (store,) = tables.execute(user_transaction.STORE).fetchone()
         dialect, channel = self._turns.dialect, self._signals.channel
         made = user_transaction.insertion(dialect, store, channel, self._address.shown)
-        pools = needs.named(tables, user_transaction.names_of(orders))
-        for order in orders:
-            made.add(order, pools[order.job.pool], now, at)
+        pools = needs.named(tables, user_transaction.names_of(requests))
+        for request in requests:
+            made.add(request, pools[request.job.pool], now, at)
         return made
 
     async def replace(

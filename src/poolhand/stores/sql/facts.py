@@ -101,7 +101,7 @@ class StoredReady(Ready[JobRow]):
         if not rows:
             return None
         entry = self._unit.row(rows[0][0])
-        entry.brief = rows[0][6]
+        entry.call_record = rows[0][6]
         self.size -= 1
         self._unit.put(entry, MOVING)
         return entry

@@ -206,8 +206,8 @@ class JobRow(Entry):
     """
 
     __slots__ = (
-        "brief",
         "by_wall",
+        "call_record",
         "cancel_requested",
         "course",
         "crowd",
@@ -230,7 +230,7 @@ class JobRow(Entry):
         self.pool = pool
         self.since = since
         self.where = MOVING
-        self.brief = b""
+        self.call_record = b""
         self.rank: float = 0
         self.turn = 0
         self.token = 0

@@ -63,10 +63,10 @@ class Steps:
         self.unit.close()
         return topics
 
-    def undo(self, told: set[str]) -> None:
-        """Start again after a rollback to the last `close`; keep only the topics in `told`."""
+    def undo(self, topics: set[str]) -> None:
+        """Start again after a rollback to the last `close`; keep only the topics in `topics`."""
         self.unit.reopen()
-        self.unit.topics &= told
+        self.unit.topics &= topics
         self.pools = self.pools.anew()
 
     def owner(self, id: str | None) -> int | None:

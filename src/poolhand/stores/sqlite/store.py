@@ -109,10 +109,10 @@ class SqliteVerbs:
         try:
             yield
         except Exception as error:
-            told = faults.translate(error, self._file.path)
-            if told is error:
+            translated = faults.translate(error, self._file.path)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     # Pools
 
@@ -143,7 +143,7 @@ class SqliteVerbs:
         await transaction.begin()
         return transaction
 
-    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
+    async def insertion(self, requests: Sequence[JobRequest]) -> UserInsertion:
         raise Unsupported(
             "submit_in: a SQLite file has one writer at a time; write to it within `async with "
             "app.transaction()`"
@@ -412,7 +412,7 @@ class MemoryTables:
         """Publish a topic to all subscribers, soon; never raise, never wait."""
         if self._loop is not None and not self._loop.is_closed():
             for key in self._hints:
-                self._loop.call_soon(self._tell, key, topic)
+                self._loop.call_soon(self._deliver, key, topic)
 
     async def check(self) -> None:
         self._usable()
@@ -427,7 +427,7 @@ class MemoryTables:
     def expect_own(self) -> None:
         """Do nothing: a fork has its own copy of the tables."""
 
-    def _tell(self, key: object, topic: str) -> None:
+    def _deliver(self, key: object, topic: str) -> None:
         hint = self._hints.get(key)
         if hint is not None:
             hint(topic)
