@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from msgspec import Struct, field
+from msgspec import DecodeError, Struct, field, json
 from msgspec.structs import replace
 
 from poolhand.misuse import OptionsStruct
@@ -14,6 +14,8 @@ from poolhand.rules.job import SESSION_ERASED, Job, Status
 from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.streams import OF_SESSIONS
+
+T = TypeVar("T")
 
 
 class LogLine(Struct, frozen=True, gc=False):
@@ -40,6 +42,13 @@ class Document(NamedTuple):
     value: bytes
     version: int
     expires_in: float | None
+
+    def read(self, kind: type[T]) -> T | None:
+        """Return the value as JSON has it; None if a newer version wrote it in another form."""
+        try:
+            return json.decode(self.value, type=kind)
+        except DecodeError:
+            return None
 
 
 class Put(Struct, frozen=True, gc=False):

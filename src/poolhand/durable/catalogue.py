@@ -166,13 +166,8 @@ def _workers(leases: Sequence[Lease]) -> list[Owner]:
 
 async def _contents(store: Store, digest: str) -> CatalogueRecord:
     found = await store.get_document(f"{PREFIX}{digest}")
-    if found is None:
-        return NOTHING
-    try:
-        return msgspec.json.decode(found[0], type=CatalogueRecord)
-    except msgspec.DecodeError:
-        # A newer version may write documents that this one cannot read; the catalogue is optional.
-        return NOTHING
+    # One that a newer version has written counts as empty: the catalogue is optional.
+    return NOTHING if found is None else found.read(CatalogueRecord) or NOTHING
 
 
 def _record(code: TaskCode, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:

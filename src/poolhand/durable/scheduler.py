@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import Document, JobBatch, JobRequest, Put
+from poolhand.contract import JobBatch, JobRequest, Put
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.durable.client.submit import StoreClient, StoreSubmitter
 from poolhand.durable.client.task import Task
@@ -306,9 +305,12 @@ class SchedulerLoop:
             # Before the record: a schedule that is visible must be triggerable.
             await self._renew(one)
         found = await self._thread.store.get_document(one.document)
-        pause = read_pause(await self._thread.store.get_document(one.pause_document))
+        kept = await self._thread.store.get_document(one.pause_document)
+        pause = None if kept is None else kept.read(SchedulePause)
         now = self._runtime.wall()
-        before = None if found is None else _past(found[0])
+        # One that a newer version has written counts as new: nothing is repeated.
+        record = None if found is None else found.read(ScheduleRecord)
+        before = None if record is None else record.past
         past = rules.begin(now) if before is None else before
         if pause is not None:
             past = rules.pass_over(one.schedule, past, pause.until(now))
@@ -334,7 +336,7 @@ class SchedulerLoop:
         store = self._thread.store
         await store.put([one.call()])
         kept = await store.get_document(one.pause_document)
-        pause = read_pause(kept)
+        pause = None if kept is None else kept.read(SchedulePause)
         if kept is not None and pause is not None and pause.paused:
             # Nothing is written if the schedule is resumed meanwhile.
             ttl = KEEP.total_seconds()
@@ -375,16 +377,3 @@ class SchedulerLoop:
                 f"those before {moments[0].isoformat()} are left out"
             )
             self._thread.trouble(one.what, PoolhandError(text))
-
-
-def read_pause(found: Document | None) -> SchedulePause | None:
-    """Return a stored pause; None if there is none, or one of a newer version."""
-    with suppress(msgspec.DecodeError):
-        return None if found is None else msgspec.json.decode(found[0], type=SchedulePause)
-    return None
-
-
-def _past(data: bytes) -> Past | None:
-    with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(data, type=ScheduleRecord).past
-    return None  # Written by a newer version: start anew, and repeat nothing.

@@ -17,7 +17,6 @@ from poolhand.farm.records import (
     ControlAnswer,
     ControlRequest,
     FarmRecord,
-    read,
     write,
 )
 
@@ -65,7 +64,7 @@ class ControlInbox:
         taken = Put(key, None, found.version)
         if await self._connection.thread.ask(lambda: store.put([taken])) is None:
             return None
-        return read(found.value, ControlRequest)
+        return found.read(ControlRequest)
 
     async def _answer(self, request: ControlRequest, answer: ControlAnswer) -> None:
         put = Put(f"{ANSWERS}{request.id}", write(answer), None, KEEP_REQUEST)

@@ -199,14 +199,6 @@ def write(record: FarmRecord | ControlRequest | ControlAnswer) -> bytes:
     return msgspec.json.encode(record)
 
 
-def read(data: bytes, kind: type[T]) -> T | None:
-    """Return the record; None if a newer version wrote it and this one cannot decode it."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
-        return None
-
-
 MOST_BYTES = 256 * 1024  # of one page
 
 

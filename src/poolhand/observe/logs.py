@@ -11,31 +11,8 @@ import msgspec
 
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.observe.events import (
-    EVENTS,
-    CallbackFailed,
-    DeadlockFound,
-    DrainSlow,
-    Event,
-    Events,
-    ExecutorSmall,
-    FarmTrouble,
-    JobEnded,
-    JobRetried,
-    JobSetAside,
-    LeaseLost,
-    LoopBlocked,
-    OwnerReaped,
-    PoisonSuspected,
-    QueueHigh,
-    SessionFreed,
-    SlotStuck,
-    StatsTaken,
-    StoreTrouble,
-    SubmitRefused,
-    WorkerBound,
-    WorkerVanished,
-)
+from poolhand.observe import events as kinds
+from poolhand.observe.events import EVENTS, Event, Events, JobEnded, JobRetried, JobSetAside
 from poolhand.observe.failures import LOG, report, traceback_lines
 from poolhand.rules.job import Job, Status
 from poolhand.rules.validation import FLAG, OptionRule, instance_of
@@ -45,23 +22,10 @@ if TYPE_CHECKING:
 
 # Events that report a problem.
 LOUD = (
-    CallbackFailed,
-    DeadlockFound,
-    DrainSlow,
-    ExecutorSmall,
-    FarmTrouble,
-    JobSetAside,
-    LeaseLost,
-    LoopBlocked,
-    OwnerReaped,
-    PoisonSuspected,
-    QueueHigh,
-    SessionFreed,
-    SlotStuck,
-    StoreTrouble,
-    SubmitRefused,
-    WorkerBound,
-    WorkerVanished,
+    *(kinds.CallbackFailed, kinds.DeadlockFound, kinds.DrainSlow, kinds.ExecutorSmall),
+    *(kinds.FarmTrouble, kinds.JobSetAside, kinds.LeaseLost, kinds.LoopBlocked, kinds.OwnerReaped),
+    *(kinds.PoisonSuspected, kinds.QueueHigh, kinds.SessionFreed, kinds.SlotStuck),
+    *(kinds.StoreTrouble, kinds.SubmitRefused, kinds.WorkerBound, kinds.WorkerVanished),
 )
 
 _LOGGER = OptionRule(
@@ -121,7 +85,7 @@ def _level(event: Event) -> int:
         return logging.WARNING
     if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
         return logging.ERROR
-    return logging.DEBUG if isinstance(event, StatsTaken) else logging.INFO
+    return logging.DEBUG if isinstance(event, kinds.StatsTaken) else logging.INFO
 
 
 def _as_lines(event: Event) -> str:

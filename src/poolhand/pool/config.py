@@ -136,22 +136,11 @@ ALLOWED: OptionTable = {
 
 # Submit options that cannot be a fairness key at the same time.
 NO_FIELDS = frozenset(
-    {
-        "cancel_with_caller",
-        "delay",
-        "expires",
-        "idempotency_key",
-        "on_busy",
-        "on_crash",
-        "priority",
-        "rerun_failed",
-        "retry",
-        "run_at",
-        "run_in",
-        "self",
-        "soft_timeout",
+    (
+        *("cancel_with_caller", "delay", "expires", "idempotency_key", "on_busy", "on_crash"),
+        *("priority", "rerun_failed", "retry", "run_at", "run_in", "self", "soft_timeout"),
         "timeout",
-    }
+    )
 )
 
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 from asyncio import Task
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from poolhand.errors import UsageError
@@ -117,12 +116,7 @@ class Pool(Submitter):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.leave()
 
     async def start(self) -> Self:

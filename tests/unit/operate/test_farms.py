@@ -28,7 +28,6 @@ from poolhand.farm.records import (
     Snapshot,
     WorkerRecord,
     WorkerState,
-    read,
     write,
 )
 from poolhand.operate import farms
@@ -91,7 +90,7 @@ async def farming(
         while True:
             for key in await store.scan(f"{REQUESTS}{farm}/"):
                 kept = await store.get_document(key)
-                wish = None if kept is None else read(kept[0], ControlRequest)
+                wish = None if kept is None else kept.read(ControlRequest)
                 if wish is not None:
                     found.append(wish)
                     await store.put([Put(f"{ANSWERS}{wish.id}", write(answer), ttl=KEEP)])

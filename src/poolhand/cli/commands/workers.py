@@ -19,7 +19,6 @@ from poolhand.farm.records import (
     WorkerRecord,
 )
 from poolhand.operate.actions import Operator
-from poolhand.operate.arguments import LAST
 from poolhand.operate.farms import LoneWorker, WorkersView, parts_of, silence_text
 from poolhand.operate.format import fault_text, many, moment, short_duration, size
 from poolhand.operate.tables import signal_age
@@ -46,14 +45,13 @@ UNKNOWN = "unknown"  # the state shown for workers of a silent supervisor
 
 
 @commands.add("list", "poolhand workers list --json")
-def list_workers(json: options.Json = False, *, source: options.Source) -> None:
+def list_workers(source: options.Target) -> None:
     """List worker processes with their state and load.
 
     A worker with the state "alone" was started by an app and belongs to no farm.
     """
     view = operate(source, lambda operator: operator.workers())
-    if json:
-        screen.as_json(view)
+    if source.wrote(view):
         return
     screen.table(COLUMNS, list(_rows(view)), SPARE)
     for farm in view.farms:
@@ -69,16 +67,10 @@ def list_workers(json: options.Json = False, *, source: options.Source) -> None:
 )
 def snapshot(
     id: Either,
-    after: Annotated[
-        int,
-        typer.Option(
-            "--after", min=0, max=LAST, metavar="N", help="Continue after the previous page."
-        ),
-    ] = 0,
+    after: Annotated[int, options.number("--after", "N", "Continue after the previous page.")] = 0,
     limit: options.Limit = 100,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Show running and recently finished jobs of a farm or worker."""
 
@@ -87,11 +79,9 @@ def snapshot(
 
     answer, farm = operate(source, look)
     found = _known(id, answer)
-    if json:
-        screen.as_json(found)
-    elif found.snapshot is not None:
+    if not source.wrote(found) and found.snapshot is not None:
         _show(found.snapshot, farm)
-    _end(found, silent=json or found.snapshot is not None)
+    _end(found, silent=source.json or found.snapshot is not None)
 
 
 @commands.add(
@@ -100,36 +90,29 @@ def snapshot(
 def drain(
     id: Either,
     by: options.By,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: options.Json = False,
+    yes: options.Yes = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Drain a farm or a worker: it ends when its jobs have ended.
 
     The farm replaces a drained worker. A whole farm needs a confirmation, or --yes.
     """
     if parts_of(id) != (id, None):
-        _act(id, lambda operator: operator.drain_worker(id, by), json, source)
+        _act(id, lambda operator: operator.drain_worker(id, by), source)
         return
     if not yes:
         _confirm(id, source)
-    _act(id, lambda operator: operator.drain_farm(id, by), json, source)
+    _act(id, lambda operator: operator.drain_farm(id, by), source)
 
 
 @commands.add("restart", f"poolhand workers restart {A_FARM}")
-def restart(
-    farm: Farm,
-    by: options.By,
-    json: options.Json = False,
-    *,
-    source: options.Source,
-) -> None:
+def restart(farm: Farm, by: options.By, source: options.Target) -> None:
     """Replace all workers of a farm, one after the other.
 
     Each finishes its running jobs, while a new one has already replaced it.
     """
-    _act(farm, lambda operator: operator.restart_farm(farm, by), json, source)
+    _act(farm, lambda operator: operator.restart_farm(farm, by), source)
 
 
 @commands.add(
@@ -139,16 +122,11 @@ def restart(
 )
 def bounds(
     farm: Farm,
-    minimum: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="The minimum number of workers.")
-    ] = None,
-    maximum: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="The maximum number of workers.")
-    ] = None,
+    minimum: options.Least = None,
+    maximum: options.Most = None,
     *,
     by: options.By,
-    json: options.Json = False,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Set the minimum and maximum number of workers of a farm.
 
@@ -156,20 +134,17 @@ def bounds(
     """
     if minimum is None and maximum is None:
         raise fail("give --min, --max or both", Exit.USAGE)
-    _act(farm, lambda operator: operator.set_bounds(farm, minimum, maximum, by), json, source)
+    _act(farm, lambda operator: operator.set_bounds(farm, minimum, maximum, by), source)
 
 
 def _act(
     id: str,
     act: Callable[[Operator], Awaitable[ControlAnswer | None]],
-    json: bool,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Act on a farm, and write its answer."""
     answer = _known(id, operate(source, act))
-    if json:
-        screen.as_json(answer)
-    _end(answer, silent=json)
+    _end(answer, silent=source.wrote(answer))
 
 
 def _known(id: str, found: T | None) -> T:

@@ -297,12 +297,9 @@ async def stuck_processes(store: Store, leases: Sequence[Lease]) -> list[StuckPr
     for key in await store.scan(STUCK, limit=MOST_STUCK):
         owner = key.removeprefix(STUCK).partition("/")[0]
         document = await store.get_document(key) if owner in living else None
-        # A newer version may write documents that this one cannot read.
-        with suppress(msgspec.DecodeError):
-            if document is not None:
-                found.setdefault(owner, []).append(
-                    msgspec.json.decode(document[0], type=WorkerStuck)
-                )
+        stuck = None if document is None else document.read(WorkerStuck)
+        if stuck is not None:
+            found.setdefault(owner, []).append(stuck)
     return [
         StuckProcess(
             living[owner],

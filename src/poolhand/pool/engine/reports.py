@@ -158,7 +158,7 @@ class AuditFact(Struct, frozen=True, gc=False):
     @property
     def order(self) -> tuple[float, Key]:
         """The sort key: submits come first at their moment; other records keep their order."""
-        if self.key is not None and isinstance(self.record, audit.Submitted):
+        if self.key is not None and type(self.record) is audit.Submitted:
             return self.moment, self.key
         return self.moment, FIRST if self.record.schema == CREATED else LAST
 
@@ -350,21 +350,9 @@ class Tally:
     __slots__ = ("cancelled", "completed", "expired", "failed", "rejected", "submitted")
 
     def __init__(self) -> None:
-        self.submitted = 0
-        self.completed = 0
-        self.failed = 0
-        self.cancelled = 0
-        self.expired = 0
-        self.rejected = 0
+        self.submitted = self.completed = self.failed = 0
+        self.cancelled = self.expired = self.rejected = 0
 
     def count(self, status: Status) -> None:
-        if status is Status.COMPLETED:
-            self.completed += 1
-        elif status is Status.FAILED:
-            self.failed += 1
-        elif status is Status.CANCELLED:
-            self.cancelled += 1
-        elif status is Status.EXPIRED:
-            self.expired += 1
-        else:
-            self.rejected += 1
+        """Count a job that ended so."""
+        setattr(self, status.value, getattr(self, status.value) + 1)

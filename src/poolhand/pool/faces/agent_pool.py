@@ -6,7 +6,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from poolhand.errors import PoolhandError, UsageError
@@ -150,13 +149,8 @@ class AgentPool:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._pool.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.leave()
 
     async def start(self) -> Self:
         """Open the pool; a second call has no effect, and after a drain it starts afresh."""
