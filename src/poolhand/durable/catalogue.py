@@ -172,19 +172,9 @@ async def _contents(store: Store, digest: str) -> CatalogueRecord:
 
 def _record(code: TaskCode, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:
     usual = options()
-    return TaskRecord(
-        code.name,
-        pool,
-        kind,
-        code.version,
-        code.arguments(),
-        usual.priority,
-        usual.timeout,
-        usual.soft_timeout,
-        record_of(usual.retry),
-        usual.run_in,
-        usual.on_crash,
-        usual.on_busy,
-        code.parameters(),
-        code.source,
-    )
+    names = ("priority", "timeout", "soft_timeout", "run_in", "on_crash", "on_busy")
+    given: dict[str, Any] = {name: getattr(usual, name) for name in names}
+    given["retry"] = record_of(usual.retry)
+    call = code.version, code.arguments()
+    given |= {"parameters": code.parameters(), "source": code.source}
+    return TaskRecord(code.name, pool, kind, *call, **given)

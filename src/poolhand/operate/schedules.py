@@ -216,16 +216,8 @@ async def _record(store: Store, id: str) -> ScheduleRecord | None:
 
 
 def _view(id: str, found: ScheduleRecord) -> ScheduleView:
-    return ScheduleView(
-        id,
-        found.task,
-        found.text,
-        found.zone,
-        found.missed,
-        found.past.last,
-        found.next,
-        found.arguments,
-    )
+    when = found.text, found.zone, found.missed, found.past.last, found.next
+    return ScheduleView(id, found.task, *when, found.arguments)
 
 
 def _answer(id: str, result: tuple[Added, ...] | Refusal) -> ControlResult:

@@ -152,22 +152,10 @@ def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
 def pool_view(row: PoolRow) -> PoolView:
     """Return the view of a pool."""
     spec = row.spec
-    return PoolView(
-        spec.name,
-        spec.id,
-        row.slots,
-        spec.slots,
-        row.resized is not None,
-        row.paused,
-        str(spec.queue),
-        str(spec.backpressure),
-        spec.max_per_key,
-        row.running,
-        row.queued,
-        row.blocked,
-        row.scheduled,
-        row.blocked_submitters,
-    )
+    slots = row.slots, spec.slots, row.resized is not None
+    rules = str(spec.queue), str(spec.backpressure), spec.max_per_key
+    counts = row.running, row.queued, row.blocked, row.scheduled, row.blocked_submitters
+    return PoolView(spec.name, spec.id, *slots, row.paused, *rules, *counts)
 
 
 def audit_view(line: LogEntry) -> AuditView:
@@ -177,16 +165,9 @@ def audit_view(line: LogEntry) -> AuditView:
     except msgspec.DecodeError:
         record = None
     facts = record if isinstance(record, dict) else {}
-    return AuditView(
-        line.number,
-        line.at,
-        line.kind,
-        facts.get("pool") or None,
-        facts.get("task_id"),
-        facts.get("by") or facts.get("submitted_by"),
-        _detail(line.kind, facts),
-        record,
-    )
+    by = facts.get("by") or facts.get("submitted_by")
+    of = (facts.get("pool") or None, facts.get("task_id"), by, _detail(line.kind, facts))
+    return AuditView(line.number, line.at, line.kind, *of, record)
 
 
 _SAME = tuple(

@@ -323,15 +323,8 @@ class Pool(Submitter):
     def _announce(self) -> None:
         if self._events.live:
             config = self._config
-            self._events.emit(
-                events.PoolStarted(
-                    config.name,
-                    self.id,
-                    config.max_concurrent,
-                    str(config.queue),
-                    str(config.backpressure),
-                )
-            )
+            rules = config.max_concurrent, str(config.queue), str(config.backpressure)
+            self._events.emit(events.PoolStarted(config.name, self.id, *rules))
 
 
 def check_parts(runtime: object, events: object, what: str = "Pool") -> None:

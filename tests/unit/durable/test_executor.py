@@ -98,7 +98,7 @@ def test_a_brief_survives_being_kept() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"{}", msgspec.msgpack.encode([1])], ids=repr)
 def test_bytes_that_hold_no_brief_are_told_with_the_job(data: bytes) -> None:
-    with pytest.raises(Undecodable, match="what job job-1 was ordered with cannot be read"):
+    with pytest.raises(Undecodable, match="the call record of job job-1 cannot be read"):
         read_call_record(data, "job-1")
 
 

@@ -189,20 +189,12 @@ def _rows(view: WorkersView) -> Iterator[Row]:
 
 
 def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
-    return (
-        worker.id,
-        farm.id,
-        _host(farm.host),
-        worker.pid,
-        _state(farm, worker),
-        f"{worker.active}/{worker.slots}",
-        worker.completed,
-        worker.failed,
-        # Both times are of the farm's clock: this machine's may differ.
-        short_duration((farm.written_at - worker.started_at).total_seconds()),
-        size(worker.memory),
-        f"{signal_age(farm, worker):.1f} s ago",
-    )
+    # Both times are of the farm's clock: this machine's may differ.
+    up = short_duration((farm.written_at - worker.started_at).total_seconds())
+    load = (f"{worker.active}/{worker.slots}", worker.completed, worker.failed, up)
+    heard = f"{signal_age(farm, worker):.1f} s ago"
+    which = (worker.id, farm.id, _host(farm.host), worker.pid, _state(farm, worker))
+    return (*which, *load, size(worker.memory), heard)
 
 
 def _state(farm: FarmRecord, worker: WorkerRecord) -> str:

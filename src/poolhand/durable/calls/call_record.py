@@ -57,7 +57,7 @@ def read_call_record(data: bytes, job_id: str) -> CallRecord:
     try:
         return _decoder.decode(data)
     except Exception as error:
-        text = f"what job {job_id} was ordered with cannot be read: {error}"
+        text = f"the call record of job {job_id} cannot be read: {error}"
         raise Undecodable(text[:500]) from error
 
 
@@ -67,19 +67,9 @@ CALL, CONTEXT, RESULT = "call", "context", "result"
 def bound_to(job: Job, record: CallRecord, run: str) -> tuple[Any, ...]:
     """Return the values that a signed call is bound to: its identity, and how it may be run."""
     retry = record.retry
-    return (
-        run,
-        record.task,
-        job.pool,
-        job.tenant,
-        job.session,
-        job.user,
-        _seconds(record.timeout),
-        _seconds(record.soft_timeout),
-        None if retry is None else _numbers(retry),
-        record.run_in,
-        record.rerun,
-    )
+    times = _seconds(record.timeout), _seconds(record.soft_timeout)
+    how = None if retry is None else _numbers(retry), record.run_in, record.rerun
+    return (run, record.task, job.pool, job.tenant, job.session, job.user, *times, *how)
 
 
 def bound(purpose: str, to: tuple[Any, ...]) -> bytes:

@@ -170,18 +170,12 @@ def logged(
     if job.session is None:
         # Reaped jobs include jobs without a session.
         return change
-    line = Execution(
-        job.session,
-        job.id,
-        attempt,
-        worker,
-        job.status.value,
-        at,
-        _text(call.args) if isinstance(call, partial) else "",
-        "" if value is None else _text(value),
-        None if job.ran is None else round(job.ran * 1000),
-        "" if job.error is None else f"{job.error.type}: {job.error.message}"[:LONGEST_TEXT],
-    )
+    message = _text(call.args) if isinstance(call, partial) else ""
+    result = "" if value is None else _text(value)
+    ran = None if job.ran is None else round(job.ran * 1000)
+    error = "" if job.error is None else f"{job.error.type}: {job.error.message}"[:LONGEST_TEXT]
+    which = (job.session, job.id, attempt, worker, job.status.value, at)
+    line = Execution(*which, message, result, ran, error)
     stream = executions_of(job.tenant, job.session)
     return replace(change, log=(*change.log, LogLine(stream, EXECUTION, _encode(line))))
 

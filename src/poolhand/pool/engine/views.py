@@ -197,15 +197,11 @@ def _worker(
 ) -> WorkerHealth:
     # Read once: the loop may change it while another thread looks.
     attempt = slot.attempt
-    return WorkerHealth(
-        idle if slot.state is IDLE else busy,
-        slot.completed,
-        slot.failed,
-        slot.busy_for / slot.runs if slot.runs else None,
-        silent_for(examined, slot, now),
-        None if attempt is None else attempt.work.id,
-        slot.state is STUCK,
-    )
+    state = idle if slot.state is IDLE else busy
+    average = slot.busy_for / slot.runs if slot.runs else None
+    job, silent = None if attempt is None else attempt.work.id, silent_for(examined, slot, now)
+    counts = slot.completed, slot.failed, average
+    return WorkerHealth(state, *counts, silent, job, slot.state is STUCK)
 
 
 MOST_JOBS = 100
