@@ -36,6 +36,12 @@ from poolhand.rules.job import Ids, Job, Status, full_id
 from poolhand.rules.queue.gates import OnBusy
 from poolhand.runtime import Identity, Runtime
 
+# The fields of a dead job that the job which runs it again has, too.
+KEPT = (
+    *("name", "pool", "pool_id", "key", "priority"),
+    *("session", "tenant", "user", "idempotency_key"),
+)
+
 
 class TaskCall(Struct, frozen=True):
     """A call to be stored: of a task with its arguments, or of a closure held by process `home`."""
@@ -98,22 +104,9 @@ class JobRequests:
 
     def again(self, job: Job, record: bytes, by: str) -> JobRequest:
         """Return the request that runs a dead job again, as a new job."""
-        anew = Job(
-            id=self._next_ids(1)[0],
-            pool=job.pool,
-            pool_id=job.pool_id,
-            status=Status.QUEUED,
-            submitted_at=self._runtime.wall(),
-            name=job.name,
-            submitted_by=by,
-            key=job.key,
-            priority=job.priority,
-            session=job.session,
-            tenant=job.tenant,
-            user=job.user,
-            idempotency_key=job.idempotency_key,
-            continues=job.run,
-        )
+        same: dict[str, Any] = {name: getattr(job, name) for name in KEPT}
+        same |= {"submitted_at": self._runtime.wall(), "submitted_by": by, "continues": job.run}
+        anew = Job(id=self._next_ids(1)[0], status=Status.QUEUED, **same)
         expires = None
         if job.expires_at is not None:
             expires = (job.expires_at - job.submitted_at).total_seconds()
