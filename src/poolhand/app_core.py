@@ -41,8 +41,7 @@ class AppCore(StoreClient):
         self.named = NamedTasks(self, wire)
         self.scheduler = Scheduler(self, self.tasks, load_timezone)
         self.warm_ups = WarmUps()
-        parts = (self.declared, self.tasks, self.catalogue, self.named)
-        self.registration = Registration(self, wire, *parts, url)
+        self.registration = Registration(self, wire, self.tasks, self.catalogue, self.named, url)
         self._executor = Executor(self.tasks, self.declared.served)
         self._keep = keep
 

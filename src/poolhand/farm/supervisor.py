@@ -111,7 +111,7 @@ class Supervisor:
         connection.heard[TOPIC] = self._hint
         settings = self.settings
         bounds = (settings.min_workers, settings.max_workers, settings.prefetch_per_worker)
-        self._emit(events.FarmStarted("", self.id, self._start_message.app, *bounds))
+        self._app.events.emit(events.FarmStarted("", self.id, self._start_message.app, *bounds))
         self._start(self._wait_until_ready)
         loops = (self._watch, self._write_records, self._scale, self._keep, self._handle_requests)
         for work in loops:
@@ -129,7 +129,7 @@ class Supervisor:
                 await connection.reap()
         await self._app.close()
         handed_back = tuple(self._fleet.handed_back[:MOST_NAMED])
-        self._emit(events.FarmStopped("", self.id, *self._fleet.totals, handed_back))
+        self._app.events.emit(events.FarmStopped("", self.id, *self._fleet.totals, handed_back))
 
     def stop(self, fast: bool = False) -> None:
         """Stop within the grace; with `fast`, or at the second call, hand running jobs back now."""
@@ -144,7 +144,7 @@ class Supervisor:
         if self._ends_at is None or (ends_at is not None and ends_at < self._ends_at):
             self._ends_at = ends_at
         self.state = FarmState.STOPPING
-        self._emit(events.FarmStopping("", self.id, grace))
+        self._app.events.emit(events.FarmStopping("", self.id, grace))
         self._fleet.close(grace)
         self._stopping.set()
 
@@ -234,7 +234,7 @@ class Supervisor:
         step = decide(settings, load, self._trend, self._now())
         self._trend = step.trend
         if step.wanted != fleet.wanted:
-            self._emit(events.FarmScaled("", fleet.wanted, step.wanted, step.why))
+            self._app.events.emit(events.FarmScaled("", fleet.wanted, step.wanted, step.why))
             fleet.wanted = step.wanted
             fleet.changed.set()
 
@@ -379,9 +379,6 @@ class Supervisor:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         return task
-
-    def _emit(self, event: events.Event) -> None:
-        self._app.events.emit(event)
 
 
 def _farm_id(runtime: Runtime) -> str:

@@ -142,7 +142,7 @@ class FarmControl:
         if farm is None:
             return None
         request = ControlRequest(
-            self._new_id(), ControlKind.BOUNDS, by, minimum=minimum, maximum=maximum
+            self._runtime.salt(), ControlKind.BOUNDS, by, minimum=minimum, maximum=maximum
         )
         return await self._send(id, request, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
 
@@ -157,7 +157,7 @@ class FarmControl:
         if parts is None or await farm_of(self._store, parts[0]) is None:
             return None
         farm, worker = parts
-        request = ControlRequest(self._new_id(), kind, by, worker, after=after, limit=limit)
+        request = ControlRequest(self._runtime.salt(), kind, by, worker, after=after, limit=limit)
         return await self._send(farm, request, id)
 
     async def _send(self, farm: str, request: ControlRequest, detail: str) -> ControlAnswer:
@@ -202,9 +202,6 @@ class FarmControl:
                 return None
             await asyncio.sleep(pause)
             pause = min(LOOK_AGAIN_AT_MOST, 1.5 * pause)
-
-    def _new_id(self) -> str:
-        return self._runtime.salt()
 
 
 async def _record(store: Store, key: str) -> FarmRecord | None:

@@ -10,7 +10,6 @@ from poolhand.agents.session import Session, SessionTerms, turn_of
 from poolhand.durable.calls.declaration import checked_function, name_of_global
 from poolhand.durable.calls.task_registry import KNOWN, TaskCode, TaskRegistry
 from poolhand.durable.catalogue import AGENT, TASK, Catalogue
-from poolhand.durable.client.declared_pools import DeclaredPools
 from poolhand.durable.client.named_task import NamedTasks
 from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.client.task import Task
@@ -218,7 +217,6 @@ class Registration:
         self,
         client: StoreClient,
         wire: Wire,
-        declared: DeclaredPools,
         codes: TaskRegistry,
         catalogue: Catalogue,
         named: NamedTasks,
@@ -226,7 +224,7 @@ class Registration:
     ) -> None:
         self._client = client
         self._wire = wire
-        self._declared = declared
+        self._declared = client.declared
         self._codes = codes
         self._catalogue = catalogue
         self._named = named
