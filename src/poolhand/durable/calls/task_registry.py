@@ -37,7 +37,7 @@ from poolhand.rules.explain import (
 )
 from poolhand.rules.validation import NAME, shown
 from poolhand.wire.codec import PICKLE
-from poolhand.wire.envelope import compress
+from poolhand.wire.envelope import compress, short_text
 from poolhand.wire.payload import CODECS, LONGEST_REASON, Wire
 
 UNCHECKED = ""  # in place of a codec: values are not checked against it
@@ -380,11 +380,6 @@ def _enveloped(codec: str, body: bytes, wire: Wire) -> Iterator[bytes]:
     body = body if packed is None else packed
     if wire.ring is not None:
         for key_id in wire.ring.names:
-            data = HEAD + bytes((flags | SIGNED,)) + _short(codec) + _short(key_id) + body
+            data = HEAD + bytes((flags | SIGNED,)) + short_text(codec) + short_text(key_id) + body
             yield data + wire.ring.former_signature(key_id, data)
-    yield HEAD + bytes((flags,)) + _short(codec) + body
-
-
-def _short(text: str) -> bytes:
-    encoded = text.encode()
-    return bytes((len(encoded),)) + encoded
+    yield HEAD + bytes((flags,)) + short_text(codec) + body
