@@ -148,7 +148,7 @@ class Verbs:
     async def drain(self, count: int) -> None:
         """Settle claimed jobs and claim the next, `count` in all."""
         with self.claiming.timed():
-            claims = tuple(await self.store.claim(self._wanted))
+            claims = (await self.store.replace((), self._wanted)).claims
         done = len(claims)
         while claims:
             changes = [self._end(claim) for claim in claims]
@@ -164,7 +164,7 @@ class Verbs:
         """Claim, then settle, each in its own write; `count` in all."""
         for _ in batches(count):
             with self.claiming.timed():
-                claims = await self.store.claim(self._wanted)
+                claims = (await self.store.replace((), self._wanted)).claims
             changes = [self._end(claim) for claim in claims]
             with self.replacing.timed():
                 replaced = await self.store.replace(changes)

@@ -51,7 +51,8 @@ def _order(id: str, **options: object) -> JobRequest:
 async def _run(store: Store, *orders: JobRequest) -> None:
     """Add, run and end jobs."""
     await store.add([JobBatch(orders)])
-    claims = await store.claim(ClaimRequest(STRANGER, tuple(range(100)), (STRANGER,)))
+    wanted = ClaimRequest(STRANGER, tuple(range(100)), (STRANGER,))
+    claims = (await store.replace((), wanted)).claims
     assert len(claims) == len(orders)
     await store.replace([_ended(claim) for claim in claims])
 
@@ -72,10 +73,10 @@ async def use(store: Store) -> None:
     await store.put([Put("strange/expired", b"old", ttl=GONE), Put("strange/kept", b"new")])
     for number in range(MANY):
         await store.put([Put("strange/deleted", b"%d" % number)])
-    await store.delete("strange/deleted")
+    await store.put([Put("strange/deleted", None)])
     await store.append([LogLine("strange/lines", "said", b"%d" % number) for number in range(MANY)])
     await store.trim("strange/lines", MANY)
-    await store.pause(STRANGER, True, "ann")
+    await store.set_pool(STRANGER, "ann", paused=True)
     await store.add([JobBatch((_order(WAITS),))])
     (lease,) = [one for one in await store.leases() if one.owner.id == STRANGER]
     await store.expire_owner(STRANGER, lease.renewal)
@@ -95,7 +96,7 @@ async def migrate_at(store: Store) -> None:
     await store.open()
     try:
         for pool in await store.pools():
-            await store.pause(pool.spec.name, True, "ann")
+            await store.set_pool(pool.spec.name, "ann", paused=True)
         await store.promote()
         await store.prune(Keep())
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from poolhand import context
 from poolhand.context import fencing_token, stop_requested
-from poolhand.durable.streams.event_writer import emit, progress
+from poolhand.durable.streams.events import emit, progress
 from poolhand.errors import (
     GiveUp,
     JobError,
@@ -24,19 +24,17 @@ from poolhand.errors import (
 )
 from poolhand.observe import events
 from poolhand.observe.events import subscribe
-from poolhand.observe.logs import log_events
-from poolhand.observe.tracing import trace_events
-from poolhand.pool.faces.agent_pool import AgentPool
+from poolhand.observe.logs import log_events, trace_events
+from poolhand.pool.faces.agent_pool import AgentPool, pool_lifespan
 from poolhand.pool.faces.fanout import AgentRequest, agent_fanout, bounded_map
-from poolhand.pool.faces.lifespan import pool_lifespan
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool, list_pools
 from poolhand.pool.registry import offer_durable as _offer_durable_pools
 from poolhand.pool.slots.attempt import current_job
 from poolhand.pool.ticket import Ticket, wait
+from poolhand.rules.outcome import Retry
 from poolhand.rules.queue.backpressure import bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.queue.strategy import fair_round_robin, fifo, lifo, priority
-from poolhand.rules.retry import Retry
 
 if TYPE_CHECKING:
     from poolhand.agents.agent import Agent

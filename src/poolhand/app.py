@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from poolhand.agents.agent import Agent
@@ -47,7 +46,7 @@ from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.lifecycle import KEEP, check_keep
 from poolhand.rules.plain import safe
-from poolhand.rules.scaling.farm_settings import (
+from poolhand.rules.scaling.worker_count import (
     DEFAULT_FARM,
     DEFAULT_VERBOSITY,
     FarmSettings,
@@ -103,12 +102,7 @@ class App(ScheduleDecorators, SubmitByName):
         await self.core.connection()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:

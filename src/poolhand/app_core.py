@@ -25,7 +25,7 @@ from poolhand.rules.job import Job
 from poolhand.rules.lifecycle import Keep
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 
 class AppCore(StoreClient):
@@ -41,14 +41,9 @@ class AppCore(StoreClient):
         self.named = NamedTasks(self, wire)
         self.scheduler = Scheduler(self, self.tasks, load_timezone)
         self.warm_ups = WarmUps()
-        parts = (self.declared, self.tasks, self.catalogue, self.named)
-        self.registration = Registration(self, wire, *parts, url)
-        self._executor = Executor(self.tasks, self.served_pools)
+        self.registration = Registration(self, wire, self.tasks, self.catalogue, self.named, url)
+        self._executor = Executor(self.tasks, self.declared.served)
         self._keep = keep
-
-    def served_pools(self) -> tuple[str, ...]:
-        """Return the pools that a worker serves by default."""
-        return self.declared.served()
 
     async def get_ready(self) -> None:
         """Run the warm-up functions, unless this process has run them already."""

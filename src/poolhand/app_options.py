@@ -18,7 +18,7 @@ from poolhand.observe.failures import warn
 from poolhand.rules.lifecycle import Keep
 from poolhand.rules.validation import nearest, shown
 from poolhand.runtime import Runtime
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 IN_CODE = "the code"
 URL_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn", "uri")

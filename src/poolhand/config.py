@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from msgspec import Struct, convert, structs
 
 from poolhand.errors import UsageError
-from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import FarmSettings
 from poolhand.rules.validation import did_you_mean, nearest
 from poolhand.rules.validation import shown as cut
 from poolhand.setting_table import (

@@ -83,7 +83,7 @@ class Registered(NamedTuple):
     module: str
 
 
-_registered: dict[str, Registered] = {}
+REGISTERED: dict[str, Registered] = {}
 
 
 def register(variable: ContextVar[T], *, name: str | None = None) -> ContextVar[T]:
@@ -99,14 +99,14 @@ def register(variable: ContextVar[T], *, name: str | None = None) -> ContextVar[
         text = f"context.register: the name {known_as!a} is not allowed; give a text of one line"
         raise UsageError(text)
     module = str(sys._getframe(1).f_globals.get("__name__", ""))
-    other = _registered.get(known_as)
+    other = REGISTERED.get(known_as)
     # A reloaded module creates its variables again; two modules mean two different variables.
     if other is not None and other.variable is not variable and other.module != module:
         raise UsageError(
             f"context.register: {other.module} has another variable under the name {known_as!r}; "
             "register one of the two with name=…"
         )
-    _registered[known_as] = Registered(variable, module)
+    REGISTERED[known_as] = Registered(variable, module)
     return variable
 
 
@@ -115,13 +115,13 @@ def snapshot() -> dict[str, Any]:
 
     Only values that were set: the worker has the defaults as well. Values are copies.
     """
-    if not _registered:
+    if not REGISTERED:
         return {}
     here = copy_context()
     values: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     # A copy, because another thread may import a module that registers more.
-    for name, one in list(_registered.items()):
+    for name, one in list(REGISTERED.items()):
         if one.variable in here:
             data = _as_json(name, here[one.variable])
             values[name], sizes[name] = msgspec.json.decode(data), len(name) + len(data)
@@ -160,9 +160,7 @@ def restore(values: Mapping[str, Any]) -> list[Token[Any]]:
     Names that are not registered are ignored: the submitter may have another version.
     """
     return [
-        _registered[name].variable.set(value)
-        for name, value in values.items()
-        if name in _registered
+        REGISTERED[name].variable.set(value) for name, value in values.items() if name in REGISTERED
     ]
 
 

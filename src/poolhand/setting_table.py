@@ -12,7 +12,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import FarmSettings
 from poolhand.rules.validation import instance_of, not_allowed, shown
 
 PREFIX = "POOLHAND_"

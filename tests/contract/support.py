@@ -103,6 +103,24 @@ def order(id: str, pool: str = "pool", **options: Any) -> JobRequest:
     return JobRequest(job, b"brief of " + id.encode(), **wanted)
 
 
+async def call_record(store: Store, id: str) -> bytes | None:
+    """Return the call record that a job was submitted with."""
+    (stored,) = await store.get([id], calls=True)
+    return None if stored is None else stored.call_record
+
+
+async def withdraw(store: Store, ids: Sequence[str]) -> list[str]:
+    """Withdraw orders of blocked submitters; return the ids of those already admitted."""
+    found = await store.cancel(ids, "me", blocked_only=True)
+    return [one.job.id for one in found if one is not None]
+
+
+async def document(store: Store, key: str) -> tuple[bytes, int] | None:
+    """Return a document and its version."""
+    found = await store.get_document(key)
+    return None if found is None else found[:2]
+
+
 class Hand:
     """Submits to a store and claims from it, as the owner "hand".
 
@@ -144,7 +162,8 @@ class Hand:
     async def claim(
         self, count: int = 100, pools: tuple[str, ...] | None = None, owner: str = "hand"
     ) -> list[Claim]:
-        return await self.store.claim(ClaimRequest(owner, tuple(range(count)), pools))
+        wanted = ClaimRequest(owner, tuple(range(count)), pools)
+        return list((await self.store.replace((), wanted)).claims)
 
     async def start(self, id: str, pool: str = "pool", **options: Any) -> Claim:
         """Add a job and claim it."""
@@ -183,6 +202,16 @@ class Hand:
         (stored,) = await self.store.get([id])
         assert stored is not None
         return stored
+
+    async def call_record(self, id: str) -> bytes | None:
+        return await call_record(self.store, id)
+
+    async def withdraw(self, *ids: str) -> list[str]:
+        """Withdraw orders of blocked submitters; return the ids of those already admitted."""
+        return await withdraw(self.store, ids)
+
+    async def document(self, key: str) -> tuple[bytes, int] | None:
+        return await document(self.store, key)
 
     async def status(self, id: str) -> str:
         return (await self.get(id)).job.status.value

@@ -28,7 +28,7 @@ async def test_a_job_that_is_taken_is_kept_as_it_was_ordered(hand: Hand) -> None
     assert (job.key, job.priority, job.session) == ("k", 3, "s")
     assert (job.tenant, job.user, job.idempotency_key) == ("t", "u", "i")
     assert (await hand.get("a")).job == job
-    assert await hand.store.brief("a") == b"brief of a"
+    assert await hand.call_record("a") == b"brief of a"
 
 
 async def test_the_store_gives_a_job_its_pool_id_and_its_moments(hand: Hand) -> None:
@@ -46,7 +46,7 @@ async def test_what_was_never_there_is_not_found(hand: Hand) -> None:
     await hand.take_in("a")
     got = await hand.store.get(["none", "a", "none"])
     assert [one and one.job.id for one in got] == [None, "a", None]
-    assert await hand.store.brief("none") is None
+    assert await hand.call_record("none") is None
 
 
 async def test_a_pool_that_nobody_declared_takes_everything_and_has_no_cap(hand: Hand) -> None:
@@ -81,7 +81,8 @@ async def test_very_many_are_taken_whole_in_their_order(hand: Hand) -> None:
     assert await hand.audited() == [f"submit {name}" for name in ["first", *names]]
     claims = await hand.claim(VERY_MANY + 1)
     assert ids(claims) == ["first", *names]
-    assert [claim.brief for claim in claims[1:]] == [f"brief of {name}".encode() for name in names]
+    records = [claim.call_record for claim in claims[1:]]
+    assert records == [f"brief of {name}".encode() for name in names]
 
 
 async def test_very_many_with_one_that_is_known_leave_nothing(hand: Hand) -> None:

@@ -131,10 +131,10 @@ async def test_a_rerun_names_the_old_job_and_the_new_one(hand: Hand) -> None:
 async def test_what_operators_do_to_a_pool_is_told(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.store.declare(spec(slots=2))
-    await hand.store.resize("pool", 7, "ops")
-    await hand.store.pause("pool", True, "ops")
-    await hand.store.pause("pool", False, "ops")
-    await hand.store.resize("pool", None, "ops")
+    await hand.store.set_pool("pool", "ops", slots=7)
+    await hand.store.set_pool("pool", "ops", paused=True)
+    await hand.store.set_pool("pool", "ops", paused=False)
+    await hand.store.set_pool("pool", "ops", declared=True)
     assert await hand.audited() == ["create", "resize", "pause", "resume", "resize"]
     assert [one["detail"] for one in await records(hand, "resize")] == ["7", ""]
     assert {one["by"] for one in await records(hand, "p")} == {"ops"}
@@ -177,9 +177,9 @@ async def play(store: Store, clock: Clock) -> list[tuple[str, bytes]]:
     await hand.take_in("f", revives="c", pool="other")
     clock.wait(1)
     await store.promote()
-    await store.pause("pool", True, "ops")
-    await store.pause("pool", False, "ops")
-    await store.resize("pool", 3, "ops")
+    await store.set_pool("pool", "ops", paused=True)
+    await store.set_pool("pool", "ops", paused=False)
+    await store.set_pool("pool", "ops", slots=3)
     await hand.serve()
     assert not (await store.find(Filter(statuses=(Status.QUEUED,)))).jobs
     told = [(line.kind, line.body) for line in await store.read(STREAM)]

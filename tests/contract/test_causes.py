@@ -24,7 +24,7 @@ async def claim(
     refused: tuple[str, ...] = (),
 ) -> list[Claim]:
     wanted = ClaimRequest("hand", tuple(range(count)), pools, frozenset(causes), frozenset(refused))
-    return await hand.store.claim(wanted)
+    return list((await hand.store.replace((), wanted)).claims)
 
 
 async def test_a_job_that_is_set_aside_is_claimed_by_its_cause_alone(hand: Hand) -> None:
@@ -38,7 +38,7 @@ async def test_a_job_that_is_set_aside_is_claimed_by_its_cause_alone(hand: Hand)
     assert await claim(hand) == []
     (found,) = await claim(hand, "task:a", "task:b")
     assert (found.job.id, found.job.attempts, found.job.waits_for) == ("a", 1, None)
-    assert found.brief == b"brief of a"
+    assert found.call_record == b"brief of a"
     await hand.finish(found)
     assert await claim(hand, "task:a") == []
 
@@ -67,9 +67,9 @@ async def test_they_keep_to_the_cap_the_pause_and_the_pools_that_are_wanted(hand
     await hand.store.declare(spec(slots=2))
     await hand.take_in("a", "b", "c")
     await set_aside(hand, await hand.claim(2))
-    await hand.store.pause("pool", True, "me")
+    await hand.store.set_pool("pool", "me", paused=True)
     assert await claim(hand, "task:a") == []
-    await hand.store.pause("pool", False, "me")
+    await hand.store.set_pool("pool", "me", paused=False)
     assert await claim(hand, "task:a", pools=("other",)) == []
     found = await claim(hand, "task:a", count=10)
     assert ids(found) == ["a", "b"]

@@ -17,9 +17,9 @@ from tests.contract.support import START, Another, Hand, ids, owner, spec
 async def test_a_claimed_job_runs(hand: Hand) -> None:
     await hand.take_in("a")
     hand.clock.wait(3)
-    (claim,) = await hand.store.claim(ClaimRequest("hand", (7,)))
+    (claim,) = (await hand.store.replace((), ClaimRequest("hand", (7,)))).claims
     assert claim.slot == 7
-    assert claim.brief == b"brief of a"
+    assert claim.call_record == b"brief of a"
     assert claim.job == (await hand.get("a")).job
     assert (claim.job.status, claim.job.attempts) == (Status.RUNNING, 1)
     assert claim.job.started_at == START + timedelta(seconds=3)
@@ -28,9 +28,9 @@ async def test_a_claimed_job_runs(hand: Hand) -> None:
 
 async def test_as_many_jobs_are_claimed_as_slots_are_given(hand: Hand) -> None:
     await hand.take_in(*"abcde")
-    claims = await hand.store.claim(ClaimRequest("hand", (4, 2, 9)))
+    claims = (await hand.store.replace((), ClaimRequest("hand", (4, 2, 9)))).claims
     assert [(claim.job.id, claim.slot) for claim in claims] == [("a", 4), ("b", 2), ("c", 9)]
-    assert await hand.store.claim(ClaimRequest("hand", ())) == []
+    assert (await hand.store.replace((), ClaimRequest("hand", ()))).claims == ()
     assert ids(await hand.claim()) == ["d", "e"]
     assert await hand.claim() == []
 
@@ -42,7 +42,7 @@ async def test_tokens_grow_over_the_whole_store(hand: Hand, another: Another) ->
     await hand.finish(*first)
     (second,) = await hand.claim(1)
     await hand.retry(second)
-    rest = await (await another()).claim(ClaimRequest("hand", (0, 1)))
+    rest = (await (await another()).replace((), ClaimRequest("hand", (0, 1)))).claims
     tokens = [claim.token for claim in [*first, second, *rest]]
     assert tokens == sorted(set(tokens))
 
@@ -57,7 +57,8 @@ async def test_no_job_goes_to_two_owners(hand: Hand, another: Another) -> None:
     async def work(number: int) -> list[Claim]:
         found: list[Claim] = []
         store = stores[number]
-        while claims := await store.claim(ClaimRequest(f"owner-{number}", (0, 1, 2))):
+        wanted = ClaimRequest(f"owner-{number}", (0, 1, 2))
+        while claims := (await store.replace((), wanted)).claims:
             found += claims
         return found
 
@@ -78,7 +79,8 @@ async def test_the_cap_of_a_pool_holds_over_all_owners(hand: Hand, another: Anot
     await hand.take_in(*"abcd")
     other = await another()
     await other.enroll(owner("other"))
-    claims = [*await hand.claim(1), *await other.claim(ClaimRequest("other", (0, 1, 2)))]
+    theirs = (await other.replace((), ClaimRequest("other", (0, 1, 2)))).claims
+    claims = [*await hand.claim(1), *theirs]
     assert ids(claims) == ["a", "b"]
     assert (await hand.pool()).running == 2
     assert await hand.claim() == []
@@ -202,7 +204,7 @@ async def test_pools_without_a_claimable_job_lose_no_turn_to_wait_for(hand: Hand
     await hand.take_in("x0", "x1", pool="capped")
     await hand.take_in("y0", "y1", pool="open")
     await hand.take_in("z0", pool="paused")
-    await hand.store.pause("paused", True, "me")
+    await hand.store.set_pool("paused", "me", paused=True)
     assert ids(await hand.claim()) == ["x0", "y0", "y1"]
 
 
@@ -261,7 +263,7 @@ async def test_what_became_of_a_job_is_kept_as_it_was_given(hand: Hand) -> None:
     stored = await hand.get("a")
     assert stored.job == job
     assert not stored.dead
-    assert await hand.store.brief("a") == b"brief of a"
+    assert await hand.call_record("a") == b"brief of a"
 
 
 async def test_a_job_that_comes_back_at_once_counts_its_attempts(hand: Hand) -> None:
@@ -286,7 +288,7 @@ async def test_a_stuck_job_is_over_but_keeps_its_slot(hand: Hand) -> None:
     assert await hand.claim() == []
     assert [one.held for one in await hand.store.leases() if one.owner.id == "hand"] == [1]
     assert (await hand.store.extend("hand", [claim.token])).lost == ()
-    await hand.store.release([claim.token, 10_000])
+    await hand.store.replace(released=[claim.token, 10_000])
     assert [one.held for one in await hand.store.leases() if one.owner.id == "hand"] == [0]
     assert ids(await hand.claim()) == ["b"]
 
@@ -304,7 +306,7 @@ async def test_a_job_that_runs_again_beside_its_stuck_code_is_one_job(hand: Hand
     assert (await hand.store.extend("hand", [stuck.token, again.token])).lost == ()
     await hand.finish(again)
     assert (await hand.pool()).running == 1
-    await hand.store.release([stuck.token])
+    await hand.store.replace(released=[stuck.token])
     assert (await hand.pool()).running == 0
 
 
@@ -312,8 +314,8 @@ async def test_a_slot_is_released_once(hand: Hand) -> None:
     await hand.store.declare(spec(slots=2))
     stuck, other = await hand.start("a"), await hand.start("b")
     await hand.change(hand.ended(stuck, stuck=True))
-    await hand.store.release([stuck.token, stuck.token])
-    await hand.store.release([stuck.token, other.token])
+    await hand.store.replace(released=[stuck.token, stuck.token])
+    await hand.store.replace(released=[stuck.token, other.token])
     assert (await hand.pool()).running == 1
     await hand.finish(other)
 

@@ -8,7 +8,7 @@ import pytest
 
 from poolhand.contract import LogLine, Put
 from poolhand.rules.streams import streams_of_session
-from tests.contract.support import Another, Hand, over
+from tests.contract.support import Another, Hand, document, over
 
 
 async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another) -> None:
@@ -16,8 +16,8 @@ async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another
     versions = await hand.store.put([Put("a", b"\x00one"), Put("b", b"")])
     assert versions is not None
     other = await another()
-    assert await other.get_document("a") == (b"\x00one", versions[0])
-    assert await other.get_document("b") == (b"", versions[1])
+    assert await document(other, "a") == (b"\x00one", versions[0])
+    assert await document(other, "b") == (b"", versions[1])
 
 
 async def test_what_is_read_can_be_sent_to_another_process(hand: Hand) -> None:
@@ -39,7 +39,7 @@ async def test_every_write_is_counted(hand: Hand) -> None:
     before = await first(hand, "a") - 1
     for version in range(before + 2, before + 5):
         assert await hand.store.put([Put("a", str(version).encode())])
-        assert await hand.store.get_document("a") == (str(version).encode(), version)
+        assert await hand.document("a") == (str(version).encode(), version)
 
 
 async def first(hand: Hand, key: str, value: bytes = b"first") -> int:
@@ -54,10 +54,10 @@ async def test_a_write_returns_the_versions_it_wrote(hand: Hand) -> None:
     assert wrote is not None
     one = wrote[0]  # 1 in a new store, more where documents were deleted before
     assert wrote == (one, one, one + 1)
-    await hand.store.delete("a")
+    await hand.store.put([Put("a", None)])
     wrote = await hand.store.put([Put("c", b"1"), Put("b", b"2"), Put("c", b"2")])
     assert wrote == (one + 2, one + 1, one + 3)
-    assert await hand.store.get_document("c") == (b"2", one + 3)
+    assert await hand.document("c") == (b"2", one + 3)
     assert await hand.store.put([]) == ()
 
 
@@ -68,7 +68,7 @@ async def test_a_write_can_ask_for_a_version(hand: Hand) -> None:
     assert not await put([Put("a", b"x", expect=0)])
     assert await put([Put("a", b"two", expect=one)])
     assert not await put([Put("a", b"x", expect=one)])
-    assert await hand.store.get_document("a") == (b"two", one + 1)
+    assert await hand.document("a") == (b"two", one + 1)
 
 
 async def test_documents_are_written_all_or_none(hand: Hand) -> None:
@@ -76,14 +76,14 @@ async def test_documents_are_written_all_or_none(hand: Hand) -> None:
     wrong = one + 6
     assert not await hand.store.put([Put("a", b"x"), Put("b", b"x", expect=wrong), Put("c", b"x")])
     assert await hand.store.get_document("a") is None
-    assert await hand.store.get_document("b") == (b"old", one)
+    assert await hand.document("b") == (b"old", one)
     assert await hand.scan() == ["b"]
 
 
 async def test_a_key_may_be_written_twice_at_once(hand: Hand) -> None:
     one = await first(hand, "b")
     assert await hand.store.put([Put("a", b"one", expect=0), Put("a", b"two", expect=one)])
-    assert await hand.store.get_document("a") == (b"two", one + 1)
+    assert await hand.document("a") == (b"two", one + 1)
     assert not await hand.store.put([Put("a", b"x"), Put("a", b"x", expect=one + 1)])
 
 
@@ -92,44 +92,57 @@ async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
     won = [await stores[n % 2].put([Put("leader", b"%d" % n, expect=0)]) for n in range(6)]
     assert won[0] is not None
     assert won[1:] == [None] * 5
-    assert await hand.store.get_document("leader") == (b"0", *won[0])
+    assert await hand.document("leader") == (b"0", *won[0])
 
 
 async def test_a_document_that_was_deleted_can_be_written_anew(hand: Hand) -> None:
     one = await first(hand, "a", b"one")
     await hand.store.put([Put("b", b"one")])
-    assert not await hand.store.delete("a", expect=one + 1)
-    assert await hand.store.delete("a", expect=one)
-    assert not await hand.store.delete("a")
-    assert not await hand.store.delete("a", expect=0)
-    assert await hand.store.delete("b")
+    assert not await hand.store.put([Put("a", None, one + 1)])
+    assert await hand.store.put([Put("a", None, one)]) == (0,)
+    assert not await hand.store.put([Put("a", None, one)])
+    assert await hand.store.put([Put("a", None), Put("b", None)]) == (0, 0)
+    assert await hand.scan() == []
     assert await hand.store.put([Put("a", b"again", expect=0)])
-    assert await hand.store.get_document("a") == (b"again", one + 1)
+    assert await hand.document("a") == (b"again", one + 1)
 
 
 async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> None:
     one = await first(hand, "b", b"long")
     await hand.store.put([Put("a", b"short", ttl=10.0)])
     hand.clock.wait(9)
-    assert await hand.store.get_document("a") == (b"short", one)
+    assert await hand.document("a") == (b"short", one)
     hand.clock.wait(1)
     assert await hand.store.get_document("a") is None
     assert await hand.scan() == ["b"]
-    assert not await hand.store.delete("a")
+    assert not await hand.store.put([Put("a", None, one)])
     assert await hand.store.put([Put("a", b"new", expect=0)])
-    assert await hand.store.get_document("a") == (b"new", one + 1)
+    assert await hand.document("a") == (b"new", one + 1)
 
 
 async def test_how_long_a_document_is_kept_is_told_by_the_clock_of_the_store(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"")])
     hand.clock.wait(4)
-    assert await hand.store.expires_in("a") == pytest.approx(6.0, abs=0.5)
-    assert await hand.store.expires_in("b") is None
-    assert await hand.store.expires_in("c") is None
+    short, long = await hand.store.get_document("a"), await hand.store.get_document("b")
+    assert short is not None
+    assert long is not None
+    assert short.expires_in == pytest.approx(6.0, abs=0.5)
+    assert long.expires_in is None
     await hand.store.put([Put("a", b"", ttl=10.0)])
-    assert await hand.store.expires_in("a") == pytest.approx(10.0, abs=0.5)
-    hand.clock.wait(10)
-    assert await hand.store.expires_in("a") is None
+    anew = await hand.store.get_document("a")
+    assert anew is not None
+    assert anew.expires_in == pytest.approx(10.0, abs=0.5)
+
+
+async def test_a_key_may_be_deleted_and_written_at_once(hand: Hand) -> None:
+    one = await first(hand, "a")
+    wrote = await hand.store.put([Put("a", None, one), Put("a", b"two", expect=0)])
+    assert wrote == (0, one + 1)
+    assert await hand.document("a") == (b"two", one + 1)
+    assert await hand.store.put([Put("a", b"three"), Put("a", None)]) == (one + 2, 0)
+    assert await hand.document("a") is None
+    assert not await hand.store.put([Put("b", b"x"), Put("a", None, one + 1)])
+    assert await hand.document("b") is None
 
 
 @pytest.mark.parametrize("end", ["deleted", "over", "swept"])
@@ -146,12 +159,12 @@ async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end
         assert not {found[1], found[1] - 1} & seen
         seen |= {found[1], found[1] - 1}
         if end == "deleted":
-            assert await other.delete("a", found[1])
+            assert await other.put([Put("a", None, found[1])])
         hand.clock.wait(1)
         if end == "swept":
             await other.prune(over(0.0))
         assert not await store.put([Put("a", b"late", found[1])])
-    assert await store.get_document("b") == (b"3", wrote[2])
+    assert await document(store, "b") == (b"3", wrote[2])
 
 
 async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
@@ -198,7 +211,7 @@ async def test_documents_are_written_with_a_change_or_not_at_all(hand: Hand) -> 
     good = hand.ended(one, documents=(Put("x", b"new", expect=old), Put("y", b"")))
     bad = hand.ended(two, documents=(Put("z", b""), Put("x", b"late", expect=old)))
     assert await hand.change(good, bad) == (True, False)
-    assert await hand.store.get_document("x") == (b"new", old + 1)
+    assert await hand.document("x") == (b"new", old + 1)
     assert await hand.scan() == ["x", "y"]
     assert await hand.statuses("a", "b") == "completed running"
     assert await hand.change(hand.ended(two)) == (True,)
@@ -210,7 +223,7 @@ async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None
     assert wrote is not None
     await hand.retry(claim)
     assert not await hand.store.put([Put("d", b"late"), Put("e", b"late")], claim.token)
-    assert await hand.store.get_document("d") == (b"1", *wrote)
+    assert await hand.document("d") == (b"1", *wrote)
     assert await hand.store.get_document("e") is None
 
 

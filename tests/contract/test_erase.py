@@ -40,7 +40,7 @@ async def test_what_is_not_over_stays(hand: Hand) -> None:
     await hand.change(hand.ended(stuck, stuck=True))
     assert await erase(hand, "running", "waiting", "stuck") == []
     await hand.finish(claim)
-    await hand.store.release([stuck.token])
+    await hand.store.replace(released=[stuck.token])
     assert await erase(hand, "running", "waiting", "stuck") == ["running", "stuck"]
     assert await hand.count() == {Status.SCHEDULED: 1}
 

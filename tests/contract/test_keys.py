@@ -169,7 +169,7 @@ def call(id: str, digest: bytes | None = None, **options: Any) -> JobRequest:
     """Return an order under the key "k" whose call record has a digest of its arguments."""
     fields: list[Any] = [None] * 13
     made = order(id, **{"idempotency_key": "k", **options})
-    return replace(made, brief=msgspec.msgpack.encode([*fields, digest]))
+    return replace(made, call_record=msgspec.msgpack.encode([*fields, digest]))
 
 
 ONE, TWO, OLDER = b"version2" + b"1" * 32, b"version2" + b"2" * 32, b"version1" + b"2" * 32

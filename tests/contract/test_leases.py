@@ -48,8 +48,8 @@ async def test_a_lease_counts_what_runs_what_is_stuck_and_what_is_parked(hand: H
     await hand.change(hand.ended(one, stuck=True))
     assert (await hand.store.leases())[0].held == 3
     await hand.finish(two)
-    await hand.store.release([one.token])
-    await hand.store.withdraw(["d"])
+    await hand.store.replace(released=[one.token])
+    await hand.withdraw("d")
     assert (await hand.store.leases())[0].held == 0
 
 
@@ -91,7 +91,7 @@ async def test_a_buried_owner_gives_up_what_it_ran(hand: Hand, another: Another)
     other = await another()
     found = await other.expire_owner("hand", 0)
     assert ids(found) == ["a", "b"]
-    assert [claim.brief for claim in found] == [b"brief of a", b"brief of b"]
+    assert [claim.call_record for claim in found] == [b"brief of a", b"brief of b"]
     assert [claim.slot for claim in found] == [claim.slot for claim in old]
     lease = await lease_of(hand, "hand")
     assert lease is not None
@@ -151,7 +151,7 @@ async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
     assert await hand.store.expire_owner("hand", 0) == []
     assert (await hand.pool()).running == 0
     assert await hand.store.leases() == []
-    await hand.store.release([claim.token])
+    await hand.store.replace(released=[claim.token])
     assert (await hand.pool()).running == 0
 
 
@@ -162,7 +162,7 @@ async def test_the_dead_are_forgotten_when_their_last_slot_is_free(hand: Hand) -
     lease = await lease_of(hand, "hand")
     assert lease is not None
     assert lease.held == 1
-    await hand.store.release([found.token])
+    await hand.store.replace(released=[found.token])
     assert await hand.store.leases() == []
 
 

@@ -10,7 +10,17 @@ import pytest
 from poolhand.contract import Added, JobBatch
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
-from tests.contract.support import START, Another, Hand, entries, order, owner, refused, spec
+from tests.contract.support import (
+    START,
+    Another,
+    Hand,
+    entries,
+    order,
+    owner,
+    refused,
+    spec,
+    withdraw,
+)
 
 
 @pytest.fixture
@@ -39,7 +49,7 @@ async def test_a_parked_order_has_no_place_and_no_record_among_the_jobs(full: Ha
     stored = await full.get("a")
     assert stored.submitter_blocked
     assert stored.job.status is Status.QUEUED
-    assert await full.store.brief("a") == b"brief of a"
+    assert await full.call_record("a") == b"brief of a"
     row = await full.pool()
     assert (row.running, row.queued, row.blocked_submitters) == (1, 1, 1)
     assert await full.count() == {Status.RUNNING: 1, Status.QUEUED: 1}
@@ -85,7 +95,7 @@ async def test_a_newcomer_stands_behind_those_that_wait(full: Hand) -> None:
 
 async def test_who_gives_up_leaves_no_trace_and_makes_way(full: Hand) -> None:
     await park(full, "a", "b")
-    assert await full.store.withdraw(["a"]) == []
+    assert await full.withdraw("a") == []
     assert await full.store.get(["a"]) == [None]
     await full.store.cancel(["waiting"], "me")
     assert not (await full.get("b")).submitter_blocked
@@ -95,7 +105,7 @@ async def test_who_gives_up_leaves_no_trace_and_makes_way(full: Hand) -> None:
 async def test_who_gives_up_too_late_learns_that_its_job_came_in(full: Hand) -> None:
     await park(full, "a", "b")
     await full.store.cancel(["waiting"], "me")
-    assert await full.store.withdraw(["b", "none", "a"]) == ["a"]
+    assert await full.withdraw("b", "none", "a") == ["a"]
     assert await full.status("a") == "queued"
     assert await full.store.get(["b"]) == [None]
 
@@ -121,7 +131,7 @@ async def test_a_parked_order_that_leaves_gives_its_key_back(hand: Hand) -> None
     await hand.start("running")
     await hand.take_in("waiting")
     await park(hand, "a", idempotency_key="k", rerun_failed=True)
-    await hand.store.withdraw(["a"])
+    await hand.withdraw("a")
     assert await entry_of(hand, "b", idempotency_key="k") == ("old", "joined")
 
 
@@ -158,17 +168,17 @@ async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Ano
     (stored,) = await other.get(["a"])
     assert stored is not None
     assert not stored.submitter_blocked
-    assert await other.withdraw(["a"]) == ["a"]
+    assert await withdraw(other, ["a"]) == ["a"]
 
 
 async def test_a_pool_with_more_slots_lets_the_parked_in(full: Hand) -> None:
     await park(full, "a", "b")
-    await full.store.resize("pool", 2, "me")
+    await full.store.set_pool("pool", "me", slots=2)
     assert (await full.pool()).blocked_submitters == 2  # "waiting" has not left its place yet
     await full.claim(1)
     assert (await full.pool()).blocked_submitters == 1
     await full.store.declare(spec(backpressure=bounded(1), slots=3))
-    await full.store.resize("pool", None, "me")
+    await full.store.set_pool("pool", "me", declared=True)
     await full.claim(1)
     assert (await full.pool()).blocked_submitters == 0
 
@@ -182,9 +192,9 @@ async def test_a_pool_with_a_longer_queue_lets_the_parked_in(full: Hand) -> None
 async def test_a_pool_that_goes_on_lets_the_parked_in(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.take_in("later", delay=100.0)
-    await hand.store.pause("pool", True, "me")
+    await hand.store.set_pool("pool", "me", paused=True)
     await park(hand, "a", "b")
-    await hand.store.pause("pool", False, "me")
+    await hand.store.set_pool("pool", "me", paused=False)
     assert [(await hand.get(name)).submitter_blocked for name in "ab"] == [False, True]
 
 

@@ -78,16 +78,16 @@ async def test_a_pool_that_was_used_before_it_is_declared_gets_its_rules(hand: H
 
 async def test_a_declaration_keeps_what_an_operator_set(hand: Hand) -> None:
     await hand.store.declare(spec(slots=5))
-    await hand.store.resize("pool", 1, "me")
-    await hand.store.pause("pool", True, "me")
+    await hand.store.set_pool("pool", "me", slots=1)
+    await hand.store.set_pool("pool", "me", paused=True)
     await hand.store.declare(spec(slots=3, queue=lifo()))
     row = await hand.pool()
     assert (row.paused, row.resized, row.slots) == (True, 1, 1)
-    await hand.store.resize("pool", None, "me")
+    await hand.store.set_pool("pool", "me", declared=True)
     assert (await hand.pool()).slots == 3
     await hand.take_in(*"abcd")
     assert await hand.claim() == []
-    await hand.store.pause("pool", False, "me")
+    await hand.store.set_pool("pool", "me", paused=False)
     assert ids(await hand.claim()) == ["d", "c", "b"]
 
 
@@ -164,7 +164,7 @@ async def test_a_new_key_cap_counts_what_is_stuck(hand: Hand) -> None:
     await hand.take_in("a2", key="A")
     await hand.store.declare(spec(max_per_key=1))
     assert await hand.claim() == []
-    await hand.store.release([claim.token])
+    await hand.store.replace(released=[claim.token])
     assert await hand.serve() == ["a2"]
 
 
@@ -210,12 +210,12 @@ async def test_the_parked_stay_parked_under_new_rules_without_room(hand: Hand) -
 
 async def test_a_paused_pool_takes_jobs_but_gives_none_out(hand: Hand) -> None:
     claim = await hand.start("a")
-    await hand.store.pause("pool", True, "me")
+    await hand.store.set_pool("pool", "me", paused=True)
     await hand.take_in("b")
     assert await hand.claim() == []
     await hand.finish(claim)
     assert (await hand.store.replace([])).claims == ()
-    await hand.store.pause("pool", False, "me")
+    await hand.store.set_pool("pool", "me", paused=False)
     assert ids(await hand.claim()) == ["b"]
 
 
@@ -223,7 +223,7 @@ async def test_a_pool_can_shrink_below_what_runs(hand: Hand) -> None:
     await hand.store.declare(spec(slots=3))
     await hand.take_in(*"abcde")
     claims = await hand.claim()
-    await hand.store.resize("pool", 1, "me")
+    await hand.store.set_pool("pool", "me", slots=1)
     await hand.finish(claims[0], claims[1])
     assert await hand.claim() == []
     await hand.finish(claims[2])
@@ -234,14 +234,14 @@ async def test_a_resize_is_about_the_bound_too(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1, backpressure=fail_fast()))
     await hand.take_in("a")
     refused(await hand.submit("b"))
-    await hand.store.resize("pool", 2, "me")
+    await hand.store.set_pool("pool", "me", slots=2)
     assert entries(await hand.add(order("b"))) == ["accepted"]
 
 
 async def test_what_an_operator_does_to_an_unknown_pool_is_an_error(hand: Hand) -> None:
     await hand.take_in("a", pool="known")
     with pytest.raises(Conflict, match=r"'unknown'.*'known'"):
-        await hand.store.pause("unknown", True, "me")
+        await hand.store.set_pool("unknown", "me", paused=True)
     with pytest.raises(Conflict, match="'unknown'"):
-        await hand.store.resize("unknown", 3, "me")
+        await hand.store.set_pool("unknown", "me", slots=3)
     assert [row.spec.name for row in await hand.pools()] == ["known"]

@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from poolhand.contract import ClaimRequest, Filter, JobPage
+from poolhand.contract import ClaimRequest, Filter, JobPage, Put
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.audit import DROP_DEAD, STREAM
 from poolhand.rules.job import Status
 from poolhand.rules.lifecycle import Keep
 from tests.conditions import WAITS
-from tests.contract.support import START, Another, Hand, ids, over, spec
+from tests.contract.support import START, Another, Hand, call_record, ids, over, spec, withdraw
 
 
 async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:
@@ -138,24 +138,24 @@ async def test_a_text_that_nothing_has_finds_nothing(hand: Hand, text: str) -> N
     (nothing, found) = await store.get([text, "a"])
     assert nothing is None
     assert found is not None
-    assert await store.brief(text) is None
+    assert await call_record(store, text) is None
     for column in ("pool", "name", "key", "session", "tenant", "user", "id_prefix"):
         which = replace(Filter(), **{column: text})
         assert await store.find(which) == JobPage(())
         assert await store.count(which) == {}
     assert await store.cancel([text], "me") == [None]
-    assert await store.withdraw([text]) == []
-    assert await store.claim(ClaimRequest(text, (0,))) == []
-    assert await store.claim(ClaimRequest("hand", (0,), (text,))) == []
+    assert await withdraw(store, [text]) == []
+    assert (await store.replace((), ClaimRequest(text, (0,)))).claims == ()
+    assert (await store.replace((), ClaimRequest("hand", (0,), (text,)))).claims == ()
     assert not (await store.extend(text, [])).alive
     assert await store.expire_owner(text, 0) == []
     assert await store.get_document(text) is None
-    assert not await store.delete(text)
+    assert not await store.put([Put(text, None, 1)])
     assert await store.scan(text) == []
     assert await store.read(text) == []
     assert await store.trim(text, 5) == 0
     with pytest.raises(Conflict, match="is not known"):
-        await store.pause(text, True, "me")
+        await store.set_pool(text, "me", paused=True)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_what_has_been_over_for_long_is_forgotten(hand: Hand) -> None:
     assert await hand.store.prune(over(10.0)) == 2
     assert await pages(hand, Filter(), 100) == [["waiting", "new"]]
     assert await hand.store.get(["old", "dead"]) == [None, None]
-    assert await hand.store.brief("old") is None
+    assert await hand.call_record("old") is None
     assert await hand.store.prune(over(0.0)) == 1
 
 
@@ -219,7 +219,7 @@ async def test_a_stuck_job_is_kept_until_its_slot_is_released(hand: Hand) -> Non
     await hand.finish(await hand.start("b"))
     hand.clock.wait(10)
     assert await hand.store.prune(over(1.0)) == 1
-    await hand.store.release([claim.token])
+    await hand.store.replace(released=[claim.token])
     assert await hand.store.prune(over(1.0)) == 1
 
 

@@ -73,8 +73,8 @@ async def test_a_slot_that_comes_free_for_somebody_is_told_of(hand: Hand) -> Non
     claim = await hand.start("a")
     await hand.take_in("b")
     await heard_after(hand, "ready", lambda: hand.finish(claim))
-    await hand.store.pause("pool", True, "me")
-    await heard_after(hand, "ready", lambda: hand.store.pause("pool", False, "me"))
+    await hand.store.set_pool("pool", "me", paused=True)
+    await heard_after(hand, "ready", lambda: hand.store.set_pool("pool", "me", paused=False))
 
 
 async def test_new_rules_under_which_somebody_can_run_are_told_of(hand: Hand) -> None:
@@ -138,7 +138,7 @@ async def test_everybody_hears_everybody(hand: Hand, another: Another) -> None:
     other.publish("hello")
     for ear in ears:
         await ear.hear("hello")
-    await other.claim(ClaimRequest("hand", (0,)))
+    await other.replace((), ClaimRequest("hand", (0,)))
     for end in ends:
         end()
 

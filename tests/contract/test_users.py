@@ -76,7 +76,7 @@ async def test_who_waits_for_a_place_has_begun_the_session_until_he_gives_up(han
     await hand.take_in("full")
     assert entries(await hand.add(order("a", session="s", user="ana"))) == ["blocked_submitter"]
     assert refused(await hand.submit("b", "other", session="s", user="bob")).reason == "user"
-    await hand.store.withdraw(["a"])
+    await hand.withdraw("a")
     assert await users(hand) == {}
     await hand.take_in("c", pool="other", session="s", user="bob")
 

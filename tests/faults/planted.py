@@ -41,7 +41,7 @@ def acknowledges_early() -> None:
         _kept.add(task)
         task.add_done_callback(_kept.discard)
         return [
-            tuple(Added(one.job, Admission.ACCEPTED) for one in batch.orders) for batch in batches
+            tuple(Added(one.job, Admission.ACCEPTED) for one in batch.requests) for batch in batches
         ]
 
     _patch(store, "add", early)

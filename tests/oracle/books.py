@@ -9,9 +9,8 @@ from poolhand.errors import Conflict
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.lifecycle import Keep
-from poolhand.rules.queue.entry import Window
+from poolhand.rules.queue.entry import EPOCH, Window, seconds
 from poolhand.rules.queue.stored_desk import PoolSpec
-from poolhand.rules.queue.timing import EPOCH, seconds
 from poolhand.rules.streams import events_of, inbox_of, journal_of
 from poolhand.runtime import Runtime
 from poolhand.stores.sql.tables import EXPIRED_AT_ONCE

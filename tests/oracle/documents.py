@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from poolhand.contract import Put
+from poolhand.contract import Document, Put
 from poolhand.rules.streams import ERASED_FOR, erasure_of, streams_of_document
 
 
@@ -29,40 +29,37 @@ class MemoryDocuments:
         self._gone = 0
         self._sorted: list[str] | None = []
 
-    def get(self, key: str, now: float) -> tuple[bytes, int] | None:
+    def get(self, key: str, now: float) -> Document | None:
         document = self._living(key, now)
-        return None if document is None else (document.value, document.version)
-
-    def expires_in(self, key: str, now: float) -> float | None:
-        document = self._living(key, now)
-        return None if document is None or document.until is None else document.until - now
+        if document is None:
+            return None
+        left = None if document.until is None else document.until - now
+        return Document(document.value, document.version, left)
 
     def put(self, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
-        """Write all documents and return their versions, or write none and return None."""
+        """Write or delete all documents and return their versions, or none and return None."""
         versions: dict[str, int] = {}
-        numbers: list[int] = []
+        highest: dict[str, int] = {}
         written: dict[str, _Document] = {}
+        numbers: list[int] = []
         for put in puts:
             if put.expect not in (None, versions.get(put.key, self._version(put.key, now))):
                 return None
             if self.is_erased(put, now):
                 return None
-            before = versions.get(put.key) or self._last(put.key)
-            versions[put.key] = version = before + 1
+            written.pop(put.key, None)
+            version, last = 0, highest.get(put.key, self._last(put.key))
+            if put.value is not None:
+                version = last + 1
+                until = None if put.ttl is None else now + put.ttl
+                written[put.key] = _Document(put.value, version, until)
+            versions[put.key], highest[put.key] = version, max(version, last)
             numbers.append(version)
-            until = None if put.ttl is None else now + put.ttl
-            written[put.key] = _Document(put.value, version, until)
+        self._forget([key for key in versions if key in self._all and key not in written])
         if not written.keys() <= self._all.keys():
             self._sorted = None
         self._all |= written
         return tuple(numbers)
-
-    def delete(self, key: str, expect: int | None, now: float) -> bool:
-        version = self._version(key, now)
-        if not version or expect not in (None, version):
-            return False
-        self._forget([key])
-        return True
 
     def is_erased(self, put: Put, now: float) -> bool:
         """Return whether the base of a document was erased."""

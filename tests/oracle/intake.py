@@ -19,9 +19,9 @@ from poolhand.rules.queue.backpressure import (
     drop_reason,
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.entry import arrival
 from poolhand.rules.queue.gates import TURN, BusyAction, OnBusy
 from poolhand.rules.queue.stored_desk import may_refuse, undeclared
-from poolhand.rules.queue.timing import arrival
 from poolhand.rules.streams import inbox_of
 from poolhand.stores.sql.admission import ended_for
 from poolhand.stores.sql.tables import cannot_be_kept, known_already
@@ -48,10 +48,10 @@ class Intake:
         """
         if len(batches) == 1:
             ((batch, holder),) = batches
-            return [self._take(batch.orders, self._rows(batch.orders), holder)]
-        rows = iter(self._rows([order for batch, _ in batches for order in batch.orders]))
+            return [self._take(batch.requests, self._rows(batch.requests), holder)]
+        rows = iter(self._rows([order for batch, _ in batches for order in batch.requests]))
         return [
-            self._take(batch.orders, list(islice(rows, len(batch.orders))), holder)
+            self._take(batch.requests, list(islice(rows, len(batch.requests))), holder)
             for batch, holder in batches
         ]
 
@@ -175,7 +175,7 @@ class Intake:
             case BusyAction.JOIN:
                 assert busy.turn is not None
                 id = busy.turn.job.id
-                books.log.append([LogLine(inbox_of(id), TURN, order.brief)], books.at)
+                books.log.append([LogLine(inbox_of(id), TURN, order.call_record)], books.at)
                 return Added(busy.turn.job, Admission.JOINED)
             case _:
                 return busy.turn
@@ -271,10 +271,10 @@ class Intake:
         now, at, job = self._books.now, self._books.at, order.job
         if order.delay is None and order.expires is None and job.run_at is None:
             job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=at)
-            return Row(job, order.brief, pool, now)
+            return Row(job, order.call_record, pool, now)
         job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED)
         job, window, by_wall = arrival(job, order.delay, order.expires, now, at)
-        row = Row(job, order.brief, pool, now, window)
+        row = Row(job, order.call_record, pool, now, window)
         row.by_wall = by_wall
         return row
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import claimable
+from poolhand.rules.queue.entry import comeback
 from poolhand.rules.queue.strategy import behind, round_robin
-from poolhand.rules.queue.timing import comeback
 from tests.oracle.books import Books
 from tests.oracle.documents import MemoryDocuments
 from tests.oracle.rows import Holder, Pool, Row
@@ -79,7 +79,7 @@ class Leases:
         self._claims[token] = holder.claims[token] = row
         books.note(audit.dequeued(job, slot))
         books.welcome(row.pool)
-        return Claim(job, row.brief, token, slot)
+        return Claim(job, row.call_record, token, slot)
 
     def change(self, change: Change) -> bool:
         """Write the change of a claimed job, if its token is valid."""

@@ -18,8 +18,8 @@ class Row(Entry):
     """
 
     __slots__ = (
-        "brief",
         "by_wall",
+        "call_record",
         "cancel_requested",
         "dead",
         "holder",
@@ -34,14 +34,14 @@ class Row(Entry):
     )
 
     def __init__(
-        self, job: Job, brief: bytes, pool: Pool, now: float, window: Window | None = None
+        self, job: Job, call_record: bytes, pool: Pool, now: float, window: Window | None = None
     ) -> None:
         self.job = job
         self.window = window
         self.seq = 0
         self.ready_at = 0.0
         self.before = self.after = self.place = None
-        self.brief = brief
+        self.call_record = call_record
         self.pool = pool
         self.since = now
         self.number = 0
@@ -53,13 +53,14 @@ class Row(Entry):
         self.submitter_blocked = self.cancel_requested = self.dead = self.by_wall = False
 
     def is_same_call(self, kept: Row) -> bool:
-        return is_same_stored_call((self.job, self.brief), (kept.job, kept.brief))
+        return is_same_stored_call((self.job, self.call_record), (kept.job, kept.call_record))
 
-    def stored(self) -> Stored:
-        return Stored(self.job, self.submitter_blocked, self.cancel_requested, self.dead)
+    def stored(self, with_call: bool = False) -> Stored:
+        record = self.call_record if with_call else None
+        return Stored(self.job, self.submitter_blocked, self.cancel_requested, self.dead, record)
 
     def claim(self) -> Claim:
-        return Claim(self.job, self.brief, self.token, self.slot)
+        return Claim(self.job, self.call_record, self.token, self.slot)
 
     def is_one_of(self, which: Filter) -> bool:
         """Return whether all conditions of a filter hold."""

@@ -12,6 +12,7 @@ from poolhand.contract import (
     Change,
     Claim,
     ClaimRequest,
+    Document,
     Extended,
     Filter,
     Hint,
@@ -87,23 +88,25 @@ class OracleStore:
         pools = self._books.pools
         return [pool.row() for name, pool in pools.items() if names is None or name in names]
 
-    async def pause(self, pool: str, paused: bool, by: str) -> None:
+    async def set_pool(
+        self,
+        pool: str,
+        by: str,
+        *,
+        paused: bool | None = None,
+        slots: int | None = None,
+        declared: bool = False,
+    ) -> None:
         books = self._books
         books.begin()
         kept = books.known(pool)
-        books.act(audit.PAUSE if paused else audit.RESUME, kept, by, "")
-        kept.desk.paused = paused
-        books.freed.add(kept)
-        books.welcome(kept)
-        self._commit()
-
-    async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        books = self._books
-        books.begin()
-        kept = books.known(pool)
-        books.act(audit.RESIZE, kept, by, "" if slots is None else str(slots))
-        kept.resized = slots
-        kept.desk.resize(kept.slots, books.now)
+        if paused is not None:
+            books.act(audit.PAUSE if paused else audit.RESUME, kept, by, "")
+            kept.desk.paused = paused
+        if slots is not None or declared:
+            books.act(audit.RESIZE, kept, by, "" if slots is None else str(slots))
+            kept.resized = slots
+            kept.desk.resize(kept.slots, books.now)
         books.freed.add(kept)
         books.welcome(kept)
         self._commit()
@@ -123,37 +126,30 @@ class OracleStore:
     async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
         raise Unsupported("submit_in: memory:// has no tables to write to; use postgresql://")
 
-    async def withdraw(self, ids: Sequence[str]) -> list[str]:
-        self._books.begin()
-        rows = [row for row in map(self._books.rows.get, ids) if row is not None]
-        came_in = [row.job.id for row in rows if not row.submitter_blocked]
-        self._books.withdraw(*dict.fromkeys(row for row in rows if row.submitter_blocked))
-        self._commit()
-        return came_in
-
-    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
-        self._books.begin()
-        claims = self._leases.claim(wanted)
-        self._commit()
-        return claims
-
     async def replace(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        self,
+        changes: Sequence[Change] = (),
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
     ) -> ReplacedJob:
         self._books.begin()
         made = tuple([self._leases.change(change) for change in changes])
+        self._leases.release(released)
         claims = () if wanted is None else tuple(self._leases.claim(wanted))
         self._commit()
         return ReplacedJob(made, claims)
 
-    async def release(self, tokens: Sequence[int]) -> None:
+    async def cancel(
+        self, ids: Sequence[str], by: str, blocked_only: bool = False
+    ) -> list[Stored | None]:
         self._books.begin()
-        self._leases.release(tokens)
-        self._commit()
-
-    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        self._books.begin()
-        found = [self._cancel(id, by) for id in ids]
+        if blocked_only:
+            rows = [self._books.rows.get(id) for id in ids]
+            blocked = [row for row in rows if row is not None and row.submitter_blocked]
+            found = [None if row is None or row in blocked else row.stored() for row in rows]
+            self._books.withdraw(*dict.fromkeys(blocked))
+        else:
+            found = [self._cancel(id, by) for id in ids]
         self._commit()
         return found
 
@@ -186,13 +182,9 @@ class OracleStore:
 
     # Views
 
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+    async def get(self, ids: Sequence[str], calls: bool = False) -> list[Stored | None]:
         rows = map(self._books.rows.get, ids)
-        return [None if row is None else row.stored() for row in rows]
-
-    async def brief(self, id: str) -> bytes | None:
-        row = self._books.rows.get(id)
-        return None if row is None else row.brief
+        return [None if row is None else row.stored(calls) for row in rows]
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         check_page(after, limit)
@@ -273,11 +265,8 @@ class OracleStore:
 
     # Documents and log
 
-    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+    async def get_document(self, key: str) -> Document | None:
         return self._documents.get(key, self._now())
-
-    async def expires_in(self, key: str) -> float | None:
-        return self._documents.expires_in(key, self._now())
 
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
@@ -289,9 +278,6 @@ class OracleStore:
             self._books.begin()
             self._books.log.append(log, self._books.at)
         return versions
-
-    async def delete(self, key: str, expect: int | None = None) -> bool:
-        return self._documents.delete(key, expect, self._now())
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._documents.scan(prefix, after, limit, self._now())

@@ -24,13 +24,13 @@ class MemoryTransaction:
 
     async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         self._check()
-        answer = self._intake.foresee([*self._orders, *batch.orders])
+        answer = self._intake.foresee([*self._orders, *batch.requests])
         if isinstance(answer, Refusal):
             return answer
         added = answer[len(self._orders) :]
         own = (Admission.ACCEPTED, Admission.REJECTED)
         self._orders += [
-            order for order, one in zip(batch.orders, added, strict=True) if one.entry in own
+            order for order, one in zip(batch.requests, added, strict=True) if one.entry in own
         ]
         return added
 

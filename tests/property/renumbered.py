@@ -22,16 +22,15 @@ class Renumbered(PostgresStore):
         self._shown, self._real = {}, {}
         await super().open()
 
-    # `claim` calls `replace`, so its tokens are renumbered there.
     async def replace(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        self,
+        changes: Sequence[Change] = (),
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
     ) -> ReplacedJob:
         real = [replace(change, token=self._token(change.token)) for change in changes]
-        replaced = await super().replace(real, wanted)
+        replaced = await super().replace(real, wanted, [self._token(one) for one in released])
         return ReplacedJob(replaced.made, tuple(self._renumber(replaced.claims)))
-
-    async def release(self, tokens: Sequence[int]) -> None:
-        await super().release([self._token(token) for token in tokens])
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
         back = {self._token(token): token for token in tokens}

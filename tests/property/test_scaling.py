@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.scaling.worker_count import (
+    FarmSettings,
     Load,
     Processes,
     ScalingStep,

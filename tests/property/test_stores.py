@@ -165,9 +165,10 @@ class StoresMachine(RuleBasedStateMachine):
         if act == "declare":
             self.declare(name, rules)
         elif act == "resize":
-            self.both(lambda store: store.resize(name, rules["slots"], "me"))
+            slots = rules["slots"]
+            self.both(lambda store: store.set_pool(name, "me", slots=slots, declared=slots is None))
         else:
-            self.both(lambda store: store.pause(name, act == "pause", "me"))
+            self.both(lambda store: store.set_pool(name, "me", paused=act == "pause"))
 
     @rule(rules=RULES)
     def declare_what_was_not(self, rules: dict[str, Any]) -> None:
@@ -269,7 +270,8 @@ class StoresMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.names)
     @rule(blocked_submitters=st.lists(WHICH, max_size=2), unwanted=st.lists(WHICH, max_size=2))
     def give_up(self, blocked_submitters: list[int], unwanted: list[int]) -> None:
-        self.both(lambda store: store.withdraw([self.name(one) for one in blocked_submitters]))
+        ids = [self.name(one) for one in blocked_submitters]
+        self.both(lambda store: store.cancel(ids, "me", blocked_only=True))
         self.both(lambda store: store.cancel([self.name(one) for one in unwanted], "me"))
 
     @rule(pool=POOL, session=st.sampled_from(["s", "t"]), on_busy=st.sampled_from(list(OnBusy)))
@@ -308,7 +310,7 @@ class StoresMachine(RuleBasedStateMachine):
     ) -> None:
         """Run jobs batch by batch, as a worker does; some keep running."""
         wanted = self.wanted(who, count, pools)
-        claims = tuple(self.both(lambda store: store.claim(wanted)))
+        claims = self.replace([], wanted)
         for _ in range(rounds):
             self.clock.wait(0.5)
             fated = list(zip(claims, cycle(fates), strict=False))
@@ -382,7 +384,7 @@ class StoresMachine(RuleBasedStateMachine):
     @rule(which=WHICH)
     def release(self, which: int) -> None:
         token = self.stuck.pop(which % len(self.stuck))
-        self.both(lambda store: store.release([token, 12345]))
+        self.both(lambda store: store.replace(released=[token, 12345]))
 
     # Owners
 
@@ -442,7 +444,7 @@ class StoresMachine(RuleBasedStateMachine):
         self, puts: list[Put], gone: str, version: int | None, keep: float | None, limit: int
     ) -> None:
         self.both(lambda store: store.put(puts))
-        self.both(lambda store: store.delete(gone, version))
+        self.both(lambda store: store.put([Put(gone, None, version)]))
         if keep is not None:
             self.both(lambda store: store.prune(over(keep), limit))
 
@@ -479,7 +481,7 @@ class StoresMachine(RuleBasedStateMachine):
         seen = Filter(pool=pool, statuses=STATUSES[which % len(STATUSES)] if which % 2 else ())
         self.both(lambda store: store.count(seen))
         self.both(lambda store: self.pages(store, seen, limit))
-        self.both(lambda store: store.brief(self.name(which)))
+        self.both(lambda store: store.get([self.name(which)], calls=True))
         self.both(lambda store: store.scan("", "", 10))
         self.both(lambda store: store.get_document("def"[which % 3]))
         self.both(lambda store: store.read("s", which % 5, limit))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from poolhand.cli.commands.top import UNKNOWN, ViewSummary, after_farm
+from poolhand.contract import Put
 from poolhand.farm.records import FARMS
 from poolhand.stores.sqlite.store import SqliteStore
 from tests.unit.operate.test_farms import FARM, a_farm, write_down
@@ -52,7 +53,7 @@ async def test_what_farms_did_before_they_were_watched_does_not_count(world: Wor
     watched = ViewSummary(world.operator, 100.0)
     await watched.begin()
     await write_down(world.store, a_farm(FARM, completed=41, failed=3))
-    await world.store.delete(f"{FARMS}{other}")
+    await world.store.put([Put(f"{FARMS}{other}", None)])
     assert await watched.end(160.0) == (
         "watched 1 min 00 s: 1 job completed, 2 attempts failed in 1 farm, 1 farm ended; "
         "no jobs left"

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from poolhand.contract import Filter, LogLine
+from poolhand.contract import Filter, LogLine, Put
 from poolhand.farm.records import (
     FARMS,
     ControlAnswer,
@@ -618,7 +618,7 @@ async def test_quitting_over_a_farm_of_this_terminal_stops_it_and_shows_its_end(
         await screen.sees("the farm stops at once")
         assert quits == [False, True]
         assert screen.app.is_running
-        await world.store.delete(f"{FARMS}{FARM}")
+        await world.store.put([Put(f"{FARMS}{FARM}", None)])
         await ended(screen)
 
 
@@ -637,11 +637,11 @@ async def test_a_record_that_is_only_late_does_not_end_the_view(world: World) ->
         await screen.sees(f"farm {FARM} has not reported yet")
         await write_down(world.store, a_farm(FARM))
         await screen.sees("● running")
-        await world.store.delete(f"{FARMS}{FARM}")
+        await world.store.put([Put(f"{FARMS}{FARM}", None)])
         await screen.sees("no farm is running")
         await write_down(world.store, a_farm(FARM))
         await screen.sees("● running")
-        await world.store.delete(f"{FARMS}{FARM}")
+        await world.store.put([Put(f"{FARMS}{FARM}", None)])
         await screen.sees("no farm is running")
         assert isinstance(world.runtime, Clock)
         world.runtime.seconds += 16.0

@@ -141,7 +141,7 @@ class Hand:
         """Increment one document together with all other processes."""
         while True:
             found = await self.store.get_document(COUNTER)
-            value, version = (b"0", 0) if found is None else found
+            value, version = (b"0", 0) if found is None else found[:2]
             if await self.store.put([Put(COUNTER, b"%d" % (int(value) + 1), expect=version)]):
                 self.tell("counted")
                 return
@@ -150,8 +150,8 @@ class Hand:
         await self.store.promote()
         await self.store.prune(over(3600.0))
         pool = self.random.choice(POOLS)
-        await self.store.pause(pool, True, self.name)
-        await self.store.pause(pool, False, self.name)
+        await self.store.set_pool(pool, self.name, paused=True)
+        await self.store.set_pool(pool, self.name, paused=False)
 
     async def finish(self) -> None:
         """Work until no job is left."""

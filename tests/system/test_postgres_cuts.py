@@ -18,7 +18,18 @@ from poolhand.rules.queue.backpressure import bounded
 from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.store import PostgresStore
-from tests.contract.support import Clock, Hand, entries, ids, order, over, owner, spec
+from tests.contract.support import (
+    Clock,
+    Hand,
+    document,
+    entries,
+    ids,
+    order,
+    over,
+    owner,
+    spec,
+    withdraw,
+)
 from tests.faults.proxy import Proxy, Trap
 from tests.private_servers.postgres_server import PostgresServer
 from tests.system.test_postgres_patience import impatient
@@ -204,10 +215,10 @@ async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
                 assert stored is not None
                 assert stored.job.status is Status.CANCELLED
             case "pause":
-                await store.pause("capped", number % 2 == 0, "me")
-                await store.resize("capped", 10 + number, "me")
+                await store.set_pool("capped", "me", paused=number % 2 == 0)
+                await store.set_pool("capped", "me", slots=10 + number)
             case "withdraw":
-                assert await store.withdraw([f"{number % 3}-free"]) == [f"{number % 3}-free"]
+                assert await withdraw(store, [f"{number % 3}-free"]) == [f"{number % 3}-free"]
             case "prune":
                 assert await store.prune(over(1000.0)) == 0
             case _:
@@ -226,7 +237,7 @@ async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> N
         except Unavailable as error:
             unknown.append(str(error))
         else:
-            assert await cut.store.get_document(f"d{number}") == (b"value", 1)
+            assert await document(cut.store, f"d{number}") == (b"value", 1)
 
     await at_every_statement(cut, False, act)
     # Only during the commit, which is another statement on a new connection.
@@ -255,7 +266,7 @@ async def test_who_cannot_know_whether_a_document_was_written_is_told_so(cut: Cu
     cut.proxy.cut_after("^COMMIT")
     with pytest.raises(Unavailable, match="the change may or may not have been made"):
         await cut.store.put([Put("d", b"value", expect=0)])
-    assert await cut.store.get_document("d") == (b"value", 1)
+    assert await document(cut.store, "d") == (b"value", 1)
 
 
 # The answer to the commit comes late, or never

@@ -503,8 +503,8 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
 
     async with app, app.worker():
         order = harmless.request(("/",), {})
-        brief = replace(read_call_record(order.brief, ""), task="delete")
-        moved = replace(order, brief=write_call_record(brief))
+        brief = replace(read_call_record(order.call_record, ""), task="delete")
+        moved = replace(order, call_record=write_call_record(brief))
         (ticket,) = await app.core.submitter.submit([moved], delete._how())
         job = await wait(ticket)
     assert runs == []

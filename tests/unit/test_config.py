@@ -21,7 +21,7 @@ from poolhand.config import (
     unknown_variable,
     without_secrets,
 )
-from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import FarmSettings
 from poolhand.setting_table import FARM, SETTINGS, Plain
 
 

@@ -29,7 +29,7 @@ from poolhand.agents.session import SessionTerms
 from poolhand.app import App
 from poolhand.pool.config import configure
 from poolhand.pool.options import Options, with_changes
-from poolhand.rules.scaling.farm_settings import FarmOptions
+from poolhand.rules.scaling.worker_count import FarmOptions
 from poolhand.rules.schedule import every
 from poolhand.rules.validation import to_seconds
 from poolhand.setting_table import SETTINGS, check_farm

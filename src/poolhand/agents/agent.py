@@ -12,7 +12,7 @@ from poolhand.durable.client.job_request import forbidden
 from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.client.task import TaskSubmitter
 from poolhand.durable.connection.connection import StoreConnection
-from poolhand.durable.streams.event_reader import bodies_of
+from poolhand.durable.streams.events import bodies_of
 from poolhand.durable.streams.job_api import Execution, read_execution
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute

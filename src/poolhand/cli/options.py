@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from msgspec import Struct
 
 from poolhand import config
 from poolhand.cli import screen
@@ -17,19 +18,27 @@ from poolhand.operate.arguments import LAST
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
+
+def text(flag: str, metavar: str, help: str, *others: str) -> Any:
+    """Return an option that takes a text, a number or a choice."""
+    return typer.Option(flag, *others, metavar=metavar, help=help)
+
+
+def number(flag: str, metavar: str, help: str, least: int = 0, most: int = LAST) -> Any:
+    """Return an option that takes a whole number within bounds."""
+    return typer.Option(flag, min=least, max=most, metavar=metavar, help=help)
+
+
 Store = Annotated[
     str | None,
-    typer.Option(
+    text(
         "--store",
-        metavar="URL",
-        help="The store: sqlite:///file.db or postgresql://user@host/database. "
+        "URL",
+        "The store: sqlite:///file.db or postgresql://user@host/database. "
         "Default: POOLHAND_STORE, or `store` in [tool.poolhand].",
     ),
 ]
-App = Annotated[
-    str | None,
-    typer.Option("--app", metavar="MODULE:APP", help="Use the store of this app."),
-]
+App = Annotated[str | None, text("--app", "MODULE:APP", "Use the store of this app.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON and nothing else.")]
 By = Annotated[
     str,
@@ -41,48 +50,28 @@ By = Annotated[
         help="The actor in the audit log; default: your login name.",
     ),
 ]
-Limit = Annotated[
-    int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="List at most this many.")
-]
-After = Annotated[
-    int | None,
-    typer.Option(
-        "--after", min=0, max=LAST, metavar="CURSOR", help="Continue after the previous page."
-    ),
-]
+Limit = Annotated[int, number("--limit", "N", "List at most this many.", 1, 10_000)]
+After = Annotated[int | None, number("--after", "CURSOR", "Continue after the previous page.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of a job, or a unique prefix of it.")]
-Ids = Annotated[
-    list[str],
-    typer.Argument(metavar="ID", help="Ids of jobs, or unique prefixes of them."),
-]
-SomeIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ID", help="Ids of jobs, or unique prefixes of them."),
-]
+_IDS = typer.Argument(metavar="ID", help="Ids of jobs, or unique prefixes of them.")
+Ids = Annotated[list[str], _IDS]
+SomeIds = Annotated[list[str] | None, _IDS]
 All = Annotated[bool, typer.Option("--all", help="All jobs that match the filters.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Least = Annotated[int | None, text("--min", "N", "The minimum number of workers.")]
+Most = Annotated[int | None, text("--max", "N", "The maximum number of workers.")]
 
-Pool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="Only jobs of this pool.")]
+Pool = Annotated[str | None, text("--pool", "POOL", "Only jobs of this pool.")]
 Statuses = Annotated[
     list[Status] | None,
-    typer.Option(
-        "--status",
-        metavar="STATUS",
-        help=f"Only with this status ({', '.join(Status)}); repeatable.",
-    ),
+    text("--status", "STATUS", f"Only with this status ({', '.join(Status)}); repeatable."),
 ]
-Tenant = Annotated[str | None, typer.Option("--tenant", metavar="TENANT", help="Only this tenant.")]
-Session = Annotated[
-    str | None, typer.Option("--session", metavar="SESSION", help="Only jobs of this session.")
-]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only jobs with this key.")]
-Name = Annotated[
-    str | None, typer.Option("--name", "--task", metavar="NAME", help="Only jobs of this task.")
-]
-User = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only jobs of this user.")]
-IdPrefix = Annotated[
-    str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only ids with this prefix.")
-]
+Tenant = Annotated[str | None, text("--tenant", "TENANT", "Only this tenant.")]
+Session = Annotated[str | None, text("--session", "SESSION", "Only jobs of this session.")]
+Key = Annotated[str | None, text("--key", "KEY", "Only jobs with this key.")]
+Name = Annotated[str | None, text("--name", "NAME", "Only jobs of this task.", "--task")]
+User = Annotated[str | None, text("--user", "USER", "Only jobs of this user.")]
+IdPrefix = Annotated[str | None, text("--id-prefix", "TEXT", "Only ids with this prefix.")]
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -113,15 +102,29 @@ Until = Annotated[
 ]
 
 
-class Source(NamedTuple):
+class Source(Struct, frozen=True):
     """The store of a command, as its options name it."""
 
     store: str | None
     app: str | None
 
 
+class Target(Source, frozen=True):
+    """The store of a command, and whether it writes JSON."""
+
+    json: bool = False
+
+    def wrote(self, value: Any) -> bool:
+        """Write a value if JSON is wanted; return whether it is."""
+        if self.json:
+            screen.as_json(value)
+        return self.json
+
+
+_SOURCE = {"store": Store, "app": App}
 GROUPS: Mapping[type, Mapping[str, Any]] = {
-    Source: {"store": Store, "app": App},
+    Source: _SOURCE,
+    Target: {"json": Json, **_SOURCE},
     Filter: {
         "pool": Pool,
         "tenant": Tenant,
@@ -139,6 +142,7 @@ GROUPS: Mapping[type, Mapping[str, Any]] = {
 ALL = Filter()
 AN_ID = "19a8b0c1d2e3f4a5b6c7d8e00001"
 Command = Callable[..., None]
+KEYWORD = Parameter.KEYWORD_ONLY
 
 
 class Commands(typer.Typer):
@@ -156,6 +160,10 @@ class Commands(typer.Typer):
         return register
 
 
+def _default(annotation: Any) -> bool | None:
+    return False if annotation is Json else None
+
+
 def _expanded(command: Command) -> Command:
     """Replace each parameter whose type is in GROUPS by the options of that group."""
     types = get_type_hints(command, include_extras=True)
@@ -165,12 +173,11 @@ def _expanded(command: Command) -> Command:
         if types[name] in GROUPS:
             grouped[name] = types[name]
             parameters += [
-                Parameter(option, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                Parameter(option, KEYWORD, default=_default(annotation), annotation=annotation)
                 for option, annotation in GROUPS[types[name]].items()
             ]
         else:
-            kind = Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(kind=kind, annotation=types[name]))
+            parameters.append(parameter.replace(kind=KEYWORD, annotation=types[name]))
 
     def run(**given: Any) -> None:
         for name, kind in grouped.items():

@@ -10,6 +10,7 @@ from poolhand.contract.records import (
     Change,
     Claim,
     ClaimRequest,
+    Document,
     Extended,
     Filter,
     JobBatch,
@@ -80,11 +81,19 @@ class Store(Protocol):
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
         """Return all pools, or those with these names, in the order they first appeared."""
 
-    async def pause(self, pool: str, paused: bool, by: str) -> None:
-        """Pause a pool, so that none of its jobs are claimed, or resume it."""
+    async def set_pool(
+        self,
+        pool: str,
+        by: str,
+        *,
+        paused: bool | None = None,
+        slots: int | None = None,
+        declared: bool = False,
+    ) -> None:
+        """Change a pool: pause it, so that none of its jobs are claimed, or resume it.
 
-    async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        """Override the declared cap of a pool; None restores the declared one."""
+        `slots` overrides the declared cap, `declared` restores it.
+        """
 
     async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         """Add batches, each by itself; bounds, keys and sessions are decided in the same step."""
@@ -92,7 +101,7 @@ class Store(Protocol):
     async def begin(self) -> StoreTransaction:
         """Begin a transaction of the user's own; other writers may have to wait for its end."""
 
-    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
+    async def insertion(self, requests: Sequence[JobRequest]) -> UserInsertion:
         """Prepare requests for a transaction on a connection that is not the store's.
 
         Unsupported for stores without such transactions. Admission is decided when the jobs are
@@ -100,22 +109,27 @@ class Store(Protocol):
         belongs to another job ends as rejected.
         """
 
-    async def withdraw(self, ids: Sequence[str]) -> list[str]:
-        """Withdraw requests of blocked submitters; return the ids of those already admitted."""
-
-    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
-        """Claim the best job of each pool in turn; no job is claimed twice, caps are respected."""
-
     async def replace(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        self,
+        changes: Sequence[Change] = (),
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
     ) -> ReplacedJob:
-        """Write the new states of claimed jobs, each if its token is valid, then claim."""
+        """Write the new states of claimed jobs, each if its token is valid, then claim.
 
-    async def release(self, tokens: Sequence[int]) -> None:
-        """Free the slots of jobs that were final before their code stopped."""
+        The best job of each pool is claimed in turn; no job is claimed twice, caps are respected.
+        `released` are the tokens of jobs that were final before their code stopped: it has stopped
+        now, so their slots are free.
+        """
 
-    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        """Cancel waiting jobs; request cancellation of running ones. None: there is no such job."""
+    async def cancel(
+        self, ids: Sequence[str], by: str, blocked_only: bool = False
+    ) -> list[Stored | None]:
+        """Cancel waiting jobs; request cancellation of running ones. None: there is no such job.
+
+        A request whose submitter is blocked is withdrawn, and not stored any more. `blocked_only`:
+        only those; admitted jobs are returned as they are.
+        """
 
     async def enroll(self, owner: Owner) -> None:
         """Register an owner, so that it may hold leases; update one that is registered."""
@@ -134,11 +148,11 @@ class Store(Protocol):
         again. An owner that holds nothing is deleted.
         """
 
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        """Return jobs by their ids, None for those that are not stored."""
+    async def get(self, ids: Sequence[str], calls: bool = False) -> list[Stored | None]:
+        """Return jobs by their ids, None for those that are not stored; with `calls` their calls.
 
-    async def brief(self, id: str) -> bytes | None:
-        """Return the call record that a job was submitted with."""
+        A call is the call record that a job was submitted with.
+        """
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         """Return a page of jobs, newest first; jobs added meanwhile do not shift later pages."""
@@ -185,25 +199,16 @@ class Store(Protocol):
     # Documents: small values under keys, each with a version that grows with every write. A version
     # of a key is never reused: a new document may start above 1, after deleted ones.
 
-    async def get_document(self, key: str) -> tuple[bytes, int] | None:
-        """Return a document and its version."""
-
-    async def expires_in(self, key: str) -> float | None:
-        """Return the seconds until a document expires, by the store's clock.
-
-        None: the document does not exist, or does not expire.
-        """
+    async def get_document(self, key: str) -> Document | None:
+        """Return a document, None if there is none."""
 
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
-        """Write all documents, and log lines with them, and return the new versions.
+        """Write or delete all documents, write log lines with them, and return the new versions.
 
         None: a version differs, a document was erased, or the claim is invalid; nothing is written.
         """
-
-    async def delete(self, key: str, expect: int | None = None) -> bool:
-        """Delete a document; return whether it existed with that version."""
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         """Return the keys with this prefix, sorted, starting after `after`."""

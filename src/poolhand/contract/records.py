@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct, field, json
 from msgspec.structs import replace
 
 from poolhand.misuse import OptionsStruct
@@ -13,6 +14,8 @@ from poolhand.rules.job import SESSION_ERASED, Job, Status
 from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.streams import OF_SESSIONS
+
+T = TypeVar("T")
 
 
 class LogLine(Struct, frozen=True, gc=False):
@@ -33,14 +36,30 @@ class LogEntry(Struct, frozen=True, gc=False):
     body: bytes
 
 
+class Document(NamedTuple):
+    """A document as it is stored; it expires in so many seconds by the store's clock, or never."""
+
+    value: bytes
+    version: int
+    expires_in: float | None
+
+    def read(self, kind: type[T]) -> T | None:
+        """Return the value as JSON has it; None if a newer version wrote it in another form."""
+        try:
+            return json.decode(self.value, type=kind)
+        except DecodeError:
+            return None
+
+
 class Put(Struct, frozen=True, gc=False):
     """A document to write if its version is still `expect` (0: it must not exist; None: any).
 
-    `seen` is the version that the writer read: a document erased since then is not written again.
+    Without a value it is deleted, and its version is 0. `seen` is the version that the writer read:
+    a document erased since then is not written again.
     """
 
     key: str
-    value: bytes
+    value: bytes | None
     expect: int | None = None
     ttl: float | None = None
     seen: int = 0
@@ -88,7 +107,7 @@ class JobRequest(Struct, frozen=True, gc=False):
     """
 
     job: Job
-    brief: bytes
+    call_record: bytes = field(name="brief")  # as schedules store it
     delay: float | None = None
     expires: float | None = None
     rerun_failed: bool = False
@@ -104,7 +123,7 @@ class JobBatch(Struct, frozen=True):
     owner it is refused.
     """
 
-    orders: tuple[JobRequest, ...]
+    requests: tuple[JobRequest, ...]
     owner: str | None = None
 
 
@@ -157,7 +176,7 @@ class Claim(Struct, frozen=True, gc=False):
     """A job that runs under a lease; tokens grow with every claim in a store."""
 
     job: Job
-    brief: bytes
+    call_record: bytes
     token: int
     slot: int = 0
 
@@ -205,12 +224,16 @@ class Extended(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True, gc=False):
-    """A stored job. `submitter_blocked`: it waits for room. `dead`: failed and not retried."""
+    """A stored job. `submitter_blocked`: it waits for room. `dead`: failed and not retried.
+
+    `call_record` is read only on request.
+    """
 
     job: Job
     submitter_blocked: bool = False
     cancel_requested: bool = False
     dead: bool = False
+    call_record: bytes | None = None
 
 
 class Filter(OptionsStruct, frozen=True):

@@ -22,8 +22,8 @@ from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import UsageError
 from poolhand.pool.options import Options
 from poolhand.rules.explain import meant
+from poolhand.rules.outcome import RetryRecord
 from poolhand.rules.queue.stored_desk import PoolSpec
-from poolhand.rules.retry import RetryRecord
 
 PREFIX = "catalogue/"
 KEEP_FOR = 7 * 24 * 3600.0
@@ -166,30 +166,15 @@ def _workers(leases: Sequence[Lease]) -> list[Owner]:
 
 async def _contents(store: Store, digest: str) -> CatalogueRecord:
     found = await store.get_document(f"{PREFIX}{digest}")
-    if found is None:
-        return NOTHING
-    try:
-        return msgspec.json.decode(found[0], type=CatalogueRecord)
-    except msgspec.DecodeError:
-        # A newer version may write documents that this one cannot read; the catalogue is optional.
-        return NOTHING
+    # One that a newer version has written counts as empty: the catalogue is optional.
+    return NOTHING if found is None else found.read(CatalogueRecord) or NOTHING
 
 
 def _record(code: TaskCode, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:
     usual = options()
-    return TaskRecord(
-        code.name,
-        pool,
-        kind,
-        code.version,
-        code.arguments(),
-        usual.priority,
-        usual.timeout,
-        usual.soft_timeout,
-        record_of(usual.retry),
-        usual.run_in,
-        usual.on_crash,
-        usual.on_busy,
-        code.parameters(),
-        code.source,
-    )
+    names = ("priority", "timeout", "soft_timeout", "run_in", "on_crash", "on_busy")
+    given: dict[str, Any] = {name: getattr(usual, name) for name in names}
+    given["retry"] = record_of(usual.retry)
+    call = code.version, code.arguments()
+    given |= {"parameters": code.parameters(), "source": code.source}
+    return TaskRecord(code.name, pool, kind, *call, **given)

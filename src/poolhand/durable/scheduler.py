@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -306,9 +305,12 @@ class SchedulerLoop:
             # Before the record: a schedule that is visible must be triggerable.
             await self._renew(one)
         found = await self._thread.store.get_document(one.document)
-        pause = read_pause(await self._thread.store.get_document(one.pause_document))
+        kept = await self._thread.store.get_document(one.pause_document)
+        pause = None if kept is None else kept.read(SchedulePause)
         now = self._runtime.wall()
-        before = None if found is None else _past(found[0])
+        # One that a newer version has written counts as new: nothing is repeated.
+        record = None if found is None else found.read(ScheduleRecord)
+        before = None if record is None else record.past
         past = rules.begin(now) if before is None else before
         if pause is not None:
             past = rules.pass_over(one.schedule, past, pause.until(now))
@@ -316,7 +318,7 @@ class SchedulerLoop:
         moments = [] if paused else rules.due(one.schedule, past, now)
         refusal: PoolhandError | None = None
         if moments:
-            self._tell_cut(one, past, moments)
+            self._report_cut(one, past, moments)
             done, refusal = await self._submit(one, moments)
             if done:
                 past = rules.settle(one.schedule, past, done)
@@ -334,11 +336,11 @@ class SchedulerLoop:
         store = self._thread.store
         await store.put([one.call()])
         kept = await store.get_document(one.pause_document)
-        pause = read_pause(kept)
+        pause = None if kept is None else kept.read(SchedulePause)
         if kept is not None and pause is not None and pause.paused:
-            value, version = kept
             # Nothing is written if the schedule is resumed meanwhile.
-            await store.put([Put(one.pause_document, value, version, KEEP.total_seconds())])
+            ttl = KEEP.total_seconds()
+            await store.put([Put(one.pause_document, kept.value, kept.version, ttl)])
         one.renewed_at = self._runtime.wall()
 
     def _next_look(self, one: TimedTask, past: Past, now: datetime) -> datetime:
@@ -368,23 +370,10 @@ class SchedulerLoop:
                 return done, refusal
         return done, None
 
-    def _tell_cut(self, one: TimedTask, past: Past, moments: Sequence[datetime]) -> None:
+    def _report_cut(self, one: TimedTask, past: Past, moments: Sequence[datetime]) -> None:
         if len(moments) == rules.MOST and rules.leaves_out(one.schedule, past, moments[0]):
             text = (
                 f"more than {rules.MOST:,} moments were missed since {past.last.isoformat()}; "
                 f"those before {moments[0].isoformat()} are left out"
             )
             self._thread.trouble(one.what, PoolhandError(text))
-
-
-def read_pause(found: tuple[bytes, int] | None) -> SchedulePause | None:
-    """Return a stored pause; None if there is none, or one of a newer version."""
-    with suppress(msgspec.DecodeError):
-        return None if found is None else msgspec.json.decode(found[0], type=SchedulePause)
-    return None
-
-
-def _past(data: bytes) -> Past | None:
-    with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(data, type=ScheduleRecord).past
-    return None  # Written by a newer version: start anew, and repeat nothing.

@@ -17,7 +17,6 @@ from poolhand.farm.records import (
     ControlAnswer,
     ControlRequest,
     FarmRecord,
-    read,
     write,
 )
 
@@ -43,7 +42,9 @@ class ControlInbox:
         self._written, self._written_at = gist, now
 
     async def withdraw(self) -> None:
-        await self._connection.thread.ask(lambda: self._connection.store.delete(self._key))
+        await self._connection.thread.ask(
+            lambda: self._connection.store.put([Put(self._key, None)])
+        )
 
     async def handle(self, handle: Callable[[ControlRequest], Awaitable[ControlAnswer]]) -> None:
         """Take all control requests, one after the other, and answer them."""
@@ -58,11 +59,12 @@ class ControlInbox:
     async def _take(self, key: str) -> ControlRequest | None:
         store = self._connection.store
         found = await self._connection.thread.ask(lambda: store.get_document(key))
-        if found is None or not await self._connection.thread.ask(
-            lambda: store.delete(key, found[1])
-        ):
+        if found is None:
             return None
-        return read(found[0], ControlRequest)
+        taken = Put(key, None, found.version)
+        if await self._connection.thread.ask(lambda: store.put([taken])) is None:
+            return None
+        return found.read(ControlRequest)
 
     async def _answer(self, request: ControlRequest, answer: ControlAnswer) -> None:
         put = Put(f"{ANSWERS}{request.id}", write(answer), None, KEEP_REQUEST)

@@ -157,7 +157,7 @@ class Fleet:
 
     def retire(self, handle: WorkerHandle, grace: float | None, why: str) -> None:
         if handle.leaving is None:
-            self._emit(events.ProcessLeaving("", handle.id, why))
+            self._events.emit(events.ProcessLeaving("", handle.id, why))
         handle.retire(grace, why, self._runtime.monotonic())
         self.changed.set()
 
@@ -256,7 +256,7 @@ class Fleet:
         self.troubles.append(Trouble(self._runtime.wall(), text, worker, job))
         place = f"farm {self._start_message.farm}" if worker is None else f"worker {worker}"
         warn(f"{place}: {text}", events.FarmTrouble, self._events)
-        self._emit(events.FarmTrouble("", text, worker, job))
+        self._events.emit(events.FarmTrouble("", text, worker, job))
 
     # Steps.
 
@@ -273,7 +273,7 @@ class Fleet:
             self.trouble(f"no worker process can be started: {error}")
             return
         self.workers[id] = handle
-        self._emit(events.ProcessStarted("", id, handle.pid))
+        self._events.emit(events.ProcessStarted("", id, handle.pid))
         task = asyncio.get_running_loop().create_task(self._serve_worker(handle), name=id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -308,7 +308,7 @@ class Fleet:
                 handle.handed_back = len(handle.cut_short or ())
                 self._on_death()
             done = (0, 0) if heartbeat is None else (heartbeat.completed, heartbeat.failed)
-            self._emit(events.ProcessEnded("", handle.id, *done, handle.handed_back))
+            self._events.emit(events.ProcessEnded("", handle.id, *done, handle.handed_back))
             if handle.leaves_by_itself and not any(done):
                 # Back off as after a death: the next worker may do the same, for ever.
                 self._deaths = died(self._deaths, True, self._runtime.monotonic())
@@ -336,11 +336,11 @@ class Fleet:
                 if message.ready and not handle.is_ready:
                     self._deaths = came_up(self._deaths)
                     took = self._runtime.monotonic() - handle.started_at
-                    self._emit(events.ProcessReady("", handle.id, round(took, 3)))
+                    self._events.emit(events.ProcessReady("", handle.id, round(took, 3)))
                 if message.leaving is not None and handle.leaving is None:
                     handle.leaves(message.leaving, self._runtime.monotonic())
                     handle.leaves_by_itself = True
-                    self._emit(events.ProcessLeaving("", handle.id, message.leaving))
+                    self._events.emit(events.ProcessLeaving("", handle.id, message.leaving))
                 handle.heartbeat = message
                 for job in message.finished:
                     self.history.add(job)
@@ -362,6 +362,3 @@ class Fleet:
                         handle.heartbeat, completed=completed, failed=failed, active=0
                     )
         self.changed.set()
-
-    def _emit(self, event: events.Event) -> None:
-        self._events.emit(event)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.farm.records import FinishedJob, RunningJob, Snapshot
-from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import FarmSettings
 
 _HEAD = Layout(">I")
 CHUNK = 65_536  # bytes per read

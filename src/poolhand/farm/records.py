@@ -199,14 +199,6 @@ def write(record: FarmRecord | ControlRequest | ControlAnswer) -> bytes:
     return msgspec.json.encode(record)
 
 
-def read(data: bytes, kind: type[T]) -> T | None:
-    """Return the record; None if a newer version wrote it and this one cannot decode it."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
-        return None
-
-
 MOST_BYTES = 256 * 1024  # of one page
 
 
@@ -253,17 +245,9 @@ def finished(job: Job, worker: str) -> FinishedJob | None:
     """Return the record of a job that has ended; None if it has not."""
     if job.finished_at is None:
         return None
-    return FinishedJob(
-        job.id,
-        job.name,
-        job.pool,
-        job.status,
-        job.attempts,
-        job.finished_at,
-        job.ran,
-        worker,
-        None if job.error is None else _short(job.error),
-    )
+    error = None if job.error is None else _short(job.error)
+    end = (job.status, job.attempts, job.finished_at, job.ran)
+    return FinishedJob(job.id, job.name, job.pool, *end, worker, error)
 
 
 def running(jobs: Sequence[Job]) -> tuple[RunningJob, ...]:

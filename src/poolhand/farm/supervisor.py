@@ -1,7 +1,7 @@
 """The supervisor: starts worker processes, monitors, scales and stops them.
 
-It only carries out decisions: `rules/scaling/worker_count` decides how many workers are wanted,
-`rules/scaling/liveness` decides which worker is hung. It runs no job itself.
+It only carries out decisions: `rules/scaling/worker_count` decides how many workers are wanted and
+which worker is hung. It runs no job itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from socket import gethostname
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
 from poolhand.contract import PoolRow
+from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import StoreError
 from poolhand.farm.control_inbox import ControlInbox
@@ -33,8 +34,16 @@ from poolhand.farm.records import (
 )
 from poolhand.farm.worker_handle import WorkerHandle
 from poolhand.observe import events
-from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
-from poolhand.rules.scaling.worker_count import CapWatch, Load, Trend, decide, runnable, wanted_for
+from poolhand.rules.scaling.worker_count import (
+    CapWatch,
+    FarmSettings,
+    Load,
+    Trend,
+    Verbosity,
+    decide,
+    runnable,
+    wanted_for,
+)
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
@@ -50,22 +59,6 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 _log = logging.getLogger("poolhand")
 
 
-class SupervisedApp(Protocol):
-    """The part of an App that a supervisor uses."""
-
-    @property
-    def runtime(self) -> Runtime: ...
-
-    @property
-    def events(self) -> events.Events: ...
-
-    def served_pools(self) -> tuple[str, ...]: ...
-
-    async def connection(self) -> StoreConnection: ...
-
-    async def close(self) -> None: ...
-
-
 class Supervisor:
     """One farm, from start to stop; lives on the main thread, which starts the processes.
 
@@ -74,7 +67,7 @@ class Supervisor:
 
     def __init__(
         self,
-        app: SupervisedApp,
+        app: StoreClient,
         name: str,
         settings: FarmSettings,
         pools: tuple[str, ...] | None,
@@ -118,7 +111,7 @@ class Supervisor:
         connection.heard[TOPIC] = self._hint
         settings = self.settings
         bounds = (settings.min_workers, settings.max_workers, settings.prefetch_per_worker)
-        self._emit(events.FarmStarted("", self.id, self._start_message.app, *bounds))
+        self._app.events.emit(events.FarmStarted("", self.id, self._start_message.app, *bounds))
         self._start(self._wait_until_ready)
         loops = (self._watch, self._write_records, self._scale, self._keep, self._handle_requests)
         for work in loops:
@@ -136,7 +129,7 @@ class Supervisor:
                 await connection.reap()
         await self._app.close()
         handed_back = tuple(self._fleet.handed_back[:MOST_NAMED])
-        self._emit(events.FarmStopped("", self.id, *self._fleet.totals, handed_back))
+        self._app.events.emit(events.FarmStopped("", self.id, *self._fleet.totals, handed_back))
 
     def stop(self, fast: bool = False) -> None:
         """Stop within the grace; with `fast`, or at the second call, hand running jobs back now."""
@@ -151,7 +144,7 @@ class Supervisor:
         if self._ends_at is None or (ends_at is not None and ends_at < self._ends_at):
             self._ends_at = ends_at
         self.state = FarmState.STOPPING
-        self._emit(events.FarmStopping("", self.id, grace))
+        self._app.events.emit(events.FarmStopping("", self.id, grace))
         self._fleet.close(grace)
         self._stopping.set()
 
@@ -241,7 +234,7 @@ class Supervisor:
         step = decide(settings, load, self._trend, self._now())
         self._trend = step.trend
         if step.wanted != fleet.wanted:
-            self._emit(events.FarmScaled("", fleet.wanted, step.wanted, step.why))
+            self._app.events.emit(events.FarmScaled("", fleet.wanted, step.wanted, step.why))
             fleet.wanted = step.wanted
             fleet.changed.set()
 
@@ -301,7 +294,7 @@ class Supervisor:
 
     @property
     def _served(self) -> tuple[str, ...]:
-        return self._start_message.pools or self._app.served_pools()
+        return self._start_message.pools or self._app.declared.served()
 
     async def _pools(self) -> list[PoolRow]:
         assert self._connection is not None
@@ -386,9 +379,6 @@ class Supervisor:
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         return task
-
-    def _emit(self, event: events.Event) -> None:
-        self._app.events.emit(event)
 
 
 def _farm_id(runtime: Runtime) -> str:

@@ -1,63 +1,31 @@
-"""Write every event as one readable log line."""
+"""Subscribers: every event as one readable log line, every job as OpenTelemetry spans."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from json import dumps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.observe.events import (
-    EVENTS,
-    CallbackFailed,
-    DeadlockFound,
-    DrainSlow,
-    Event,
-    Events,
-    ExecutorSmall,
-    FarmTrouble,
-    JobEnded,
-    JobRetried,
-    JobSetAside,
-    LeaseLost,
-    LoopBlocked,
-    OwnerReaped,
-    PoisonSuspected,
-    QueueHigh,
-    SessionFreed,
-    SlotStuck,
-    StatsTaken,
-    StoreTrouble,
-    SubmitRefused,
-    WorkerBound,
-    WorkerVanished,
-)
+from poolhand.observe import events as kinds
+from poolhand.observe.events import EVENTS, Event, Events, JobEnded, JobRetried, JobSetAside
 from poolhand.observe.failures import LOG, report, traceback_lines
 from poolhand.rules.job import Job, Status
 from poolhand.rules.validation import FLAG, OptionRule, instance_of
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
 # Events that report a problem.
 LOUD = (
-    CallbackFailed,
-    DeadlockFound,
-    DrainSlow,
-    ExecutorSmall,
-    FarmTrouble,
-    JobSetAside,
-    LeaseLost,
-    LoopBlocked,
-    OwnerReaped,
-    PoisonSuspected,
-    QueueHigh,
-    SessionFreed,
-    SlotStuck,
-    StoreTrouble,
-    SubmitRefused,
-    WorkerBound,
-    WorkerVanished,
+    *(kinds.CallbackFailed, kinds.DeadlockFound, kinds.DrainSlow, kinds.ExecutorSmall),
+    *(kinds.FarmTrouble, kinds.JobSetAside, kinds.LeaseLost, kinds.LoopBlocked, kinds.OwnerReaped),
+    *(kinds.PoisonSuspected, kinds.QueueHigh, kinds.SessionFreed, kinds.SlotStuck),
+    *(kinds.StoreTrouble, kinds.SubmitRefused, kinds.WorkerBound, kinds.WorkerVanished),
 )
 
 _LOGGER = OptionRule(
@@ -117,7 +85,7 @@ def _level(event: Event) -> int:
         return logging.WARNING
     if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
         return logging.ERROR
-    return logging.DEBUG if isinstance(event, StatsTaken) else logging.INFO
+    return logging.DEBUG if isinstance(event, kinds.StatsTaken) else logging.INFO
 
 
 def _as_lines(event: Event) -> str:
@@ -178,3 +146,39 @@ def _word(value: object) -> str:
     text = str(value)
     plain = text.isascii() and text.isprintable() and " " not in text and '"' not in text
     return text if plain else ascii(text)
+
+
+@explain_misuse
+def trace_events(
+    tracer_provider: TracerProvider | None = None, *, events: Events | None = None
+) -> Callable[[], None]:
+    """Trace every job of every pool; return a function that ends tracing and all open spans.
+
+    Without a provider, the provider of the process is used.
+    """
+    try:
+        # Imported here, so that programs without tracing do not pay for it.
+        from poolhand.observe.spans import Spans
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f'trace_events needs OpenTelemetry ({error}): pip install "poolhand[otel]"'
+        ) from error
+    provider = OptionRule(lambda value: hasattr(value, "get_tracer"), "a TracerProvider").or_none()
+    provider.require("trace_events: tracer_provider", tracer_provider)
+    instance_of(Events, "Events()").or_none().require("trace_events: events", events)
+    bus = events or EVENTS
+    spans = Spans(tracer_provider)
+    # Subscribe first: the end of a job that begins in between must be seen.
+    unsubscribe = bus.subscribe(spans.hear)
+    try:
+        untrace = bus.trace(spans)
+    except BaseException:
+        unsubscribe()
+        raise
+
+    def end() -> None:
+        untrace()
+        unsubscribe()
+        spans.close()
+
+    return end

@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from poolhand.contract import Filter, Store
 from poolhand.durable.client.explain import explained, glances, pool_named
-from poolhand.durable.streams.event_reader import last_number, look
+from poolhand.durable.streams.events import last_number, look
 from poolhand.durable.streams.job_api import Execution
 from poolhand.errors import UsageError
 from poolhand.farm.records import ControlAnswer, FarmRecord
 from poolhand.misuse import explain_misuse
 from poolhand.operate import bulk
-from poolhand.operate.arguments import (
-    check_actor,
-    check_filter,
-    check_page,
-    check_progress,
-    check_tenant,
-    check_texts,
-    listed_ids,
-)
+from poolhand.operate.arguments import TENANT, TEXT, check, listed_ids
 from poolhand.operate.bulk import ExportPage, OnProgress, Retries
 from poolhand.operate.farms import FarmControl, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.schedules import Declared, ScheduleControl, ScheduleView, noted_schedules
@@ -85,8 +78,7 @@ class Operator:
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
         """Return a page of jobs, newest first."""
-        check_filter(which)
-        check_page(0 if after is None else after, limit)
+        check(which=which, limit=limit, after=0 if after is None else after)
         page = await self._store.find(which, after, limit)
         now, here = self._runtime.wall(), self._runtime.identity()
         why = await glances(self._store, page.jobs, now, here)
@@ -96,12 +88,12 @@ class Operator:
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
         """Return a page of dead letters: failed jobs that have not been retried."""
-        check_filter(which)
+        check(which=which)
         return await self.jobs(replace(which, dead=True), after, limit)
 
     async def job(self, id: str) -> JobView | None:
         """Return one job, with the reason why it waits."""
-        check_texts(id=id)
+        check(id=id)
         (stored,) = await self._store.get([id])
         if stored is None:
             return None
@@ -111,12 +103,12 @@ class Operator:
 
     async def count(self, which: Filter = ALL) -> dict[Status, int]:
         """Count jobs by status."""
-        check_filter(which)
+        check(which=which)
         return dict(await self._store.count(which))
 
     async def cancel(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Cancel waiting jobs, and request running ones to stop."""
-        check_actor(by)
+        check(by=by)
         here = self._runtime.identity()
         return await bulk.cancel(self._store, listed_ids(ids), by, here)
 
@@ -128,14 +120,12 @@ class Operator:
         It works in batches, each in a transaction of its own. Jobs submitted meanwhile are not
         cancelled.
         """
-        check_actor(by)
-        check_filter(which)
-        check_progress(progress)
+        check(by=by, which=which, progress=progress)
         return await bulk.cancel_all(self._store, which, by, progress)
 
     async def count_live(self, which: Filter = ALL) -> dict[Status, int]:
         """Count by status the jobs that `cancel_all` would cancel."""
-        check_filter(which)
+        check(which=which)
         return dict(await self._store.count(bulk.live(which)))
 
     async def set_aside(self, pool: str | None = None) -> dict[str, int]:
@@ -152,7 +142,7 @@ class Operator:
         At least four characters are needed, else it is a UsageError. Without any such job the id is
         returned as it is; several are a UsageError that names them.
         """
-        check_texts(id=id)
+        check(id=id)
         (exact,) = await self._store.get([id])
         if exact is not None:
             return id
@@ -170,41 +160,36 @@ class Operator:
 
     async def payload(self, id: str) -> PayloadView | None:
         """Return the arguments and the result of a job, as far as they can be decoded here."""
-        check_texts(id=id)
+        check(id=id)
         return await payload_of(self._store, id)
 
     async def retry(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Retry dead jobs, each as a new job that replaces it."""
-        check_actor(by)
+        check(by=by)
         return await self._retries.some(listed_ids(ids), by)
 
     async def retry_all(
         self, which: Filter, by: str, progress: OnProgress | None = None
     ) -> Summary:
         """Retry all dead jobs that match the filter; calls `progress` after each batch."""
-        check_actor(by)
-        check_filter(which)
-        check_progress(progress)
+        check(by=by, which=which, progress=progress)
         return await self._retries.all(which, by, progress)
 
     async def drop(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Delete dead letters that are not to be retried."""
-        check_actor(by)
+        check(by=by)
         return await bulk.drop(self._store, listed_ids(ids), by)
 
     async def drop_all(self, which: Filter, by: str, progress: OnProgress | None = None) -> Summary:
         """Delete all dead letters that match the filter; calls `progress` after each batch."""
-        check_actor(by)
-        check_filter(which)
-        check_progress(progress)
+        check(by=by, which=which, progress=progress)
         return await bulk.drop_all(self._store, which, by, progress)
 
     async def export_dead(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> ExportPage:
         """Return a page of dead letters with their calls."""
-        check_filter(which)
-        check_page(0 if after is None else after, limit)
+        check(which=which, limit=limit, after=0 if after is None else after)
         return await bulk.export(self._store, which, after, limit)
 
     async def pools(self) -> list[PoolView]:
@@ -213,22 +198,17 @@ class Operator:
 
     async def pause(self, pool: str, by: str) -> PoolView | None:
         """Pause a pool: no job of it starts; running jobs continue."""
-        return await self._set_paused(pool, True, by)
+        return await self._set_pool(pool, by, paused=True)
 
     async def resume(self, pool: str, by: str) -> PoolView | None:
         """Resume a pool: its jobs start again."""
-        return await self._set_paused(pool, False, by)
+        return await self._set_pool(pool, by, paused=False)
 
     async def resize(self, pool: str, slots: int | None, by: str) -> PoolView | None:
         """Override the cap that a pool declares; None restores the declared one."""
-        check_actor(by)
-        check_texts(pool=pool)
         if slots is not None:
             _SLOTS.require("slots", slots)
-        if await pool_named(self._store, pool) is None:
-            return None
-        await self._store.resize(pool, slots, by)
-        return await self._pool(pool)
+        return await self._set_pool(pool, by, slots=slots, declared=slots is None)
 
     async def near(self, pool: str) -> str | None:
         """Return the pool name nearest to this one; the name itself if the pool exists."""
@@ -237,14 +217,14 @@ class Operator:
 
     async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield the events of a job after the given number, until the job has ended."""
-        check_texts(id=id)
+        check(id=id)
         over = False
         while not over:
-            told = await look(self._store, id, after)
-            if told is None:
+            found = await look(self._store, id, after)
+            if found is None:
                 await asyncio.sleep(LOOK_AGAIN)
                 continue
-            page, over = told
+            page, over = found
             for event in page:
                 yield event
                 after = event.number
@@ -253,35 +233,34 @@ class Operator:
         self, tenant: str | None = None, after: str = "", limit: int = 100
     ) -> SessionsView:
         """Return a page of the sessions of a tenant; without one, of all tenants."""
-        check_page(0, limit)
-        check_texts(tenant=tenant, after=after)
+        check(limit=limit, tenant=tenant)
+        TEXT.require("after", after)
         return await sessions_of(self._store, tenant, after, limit)
 
     async def session(self, id: str, tenant: str | None = None) -> SessionView | None:
         """Return a session with its state."""
-        check_texts(id=id, tenant=tenant)
+        check(id=id, tenant=tenant)
         return await session_of(self._store, tenant, id)
 
     async def session_tenants(self, id: str) -> list[str | None]:
         """Return the tenants that have a session of this name; None stands for no tenant."""
-        check_texts(id=id)
+        check(id=id)
         return await tenants_of(self._store, id)
 
     async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
         """Return the attempts of all turns of a session, oldest first."""
-        check_texts(id=id, tenant=tenant)
+        check(id=id, tenant=tenant)
         return await history_of(self._store, tenant, id)
 
     async def erase_session(self, id: str, by: str, tenant: str | None = None) -> ErasedView | None:
         """Cancel the turns of a session, then delete it with its turns and their events."""
-        check_actor(by)
-        check_texts(id=id, tenant=tenant)
+        check(by=by, id=id, tenant=tenant)
         return await erase_session(self._store, tenant, id, by)
 
     async def erase_sessions(self, tenant: str, by: str) -> list[ErasedView]:
         """Erase all sessions of a tenant."""
-        check_actor(by)
-        check_tenant(tenant)
+        check(by=by)
+        TENANT.require("tenant", tenant)
         erased: list[ErasedView] = []
         while views := (await sessions_of(self._store, tenant, "", 100)).sessions:
             for one in views:
@@ -298,20 +277,17 @@ class Operator:
 
         The name is that of its task or, if the task has several schedules, the schedule's id.
         """
-        check_actor(by)
-        check_texts(name=name)
+        check(by=by, name=name)
         return await self._schedule_control.set_paused(name, True, by)
 
     async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
         """Resume a schedule from its next moment on; moments during the pause are skipped."""
-        check_actor(by)
-        check_texts(name=name)
+        check(by=by, name=name)
         return await self._schedule_control.set_paused(name, False, by)
 
     async def trigger_schedule(self, name: str, by: str) -> ControlResult | None:
         """Submit a schedule's task once, now, paused or not; `new_id` is the id of the job."""
-        check_actor(by)
-        check_texts(name=name)
+        check(by=by, name=name)
         return await self._schedule_control.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
@@ -320,7 +296,7 @@ class Operator:
 
     async def farm(self, id: str) -> FarmRecord | None:
         """Return one farm."""
-        check_texts(id=id)
+        check(id=id)
         return await farm_of(self._store, id)
 
     async def workers(self) -> WorkersView:
@@ -329,46 +305,39 @@ class Operator:
 
     async def drain_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
         """Stop a farm after its running jobs have finished."""
-        check_actor(by)
-        check_texts(farm_id=farm_id)
+        check(by=by, farm_id=farm_id)
         return await self._farm_control.drain(farm_id, by) if _is_farm(farm_id) else None
 
     async def drain_worker(self, worker_id: str, by: str) -> ControlAnswer | None:
         """Stop a worker after its running jobs have finished; the farm replaces it."""
-        check_actor(by)
-        check_texts(worker_id=worker_id)
+        check(by=by, worker_id=worker_id)
         return None if _is_farm(worker_id) else await self._farm_control.drain(worker_id, by)
 
     async def restart_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
         """Replace all workers of a farm, one after the other; no job is cut short."""
-        check_actor(by)
-        check_texts(farm_id=farm_id)
+        check(by=by, farm_id=farm_id)
         return await self._farm_control.restart(farm_id, by) if _is_farm(farm_id) else None
 
     async def set_bounds(
         self, farm_id: str, minimum: int | None, maximum: int | None, by: str
     ) -> ControlAnswer | None:
         """Set the minimum and maximum number of workers of a farm; None leaves one unchanged."""
-        check_actor(by)
-        check_texts(farm_id=farm_id)
+        check(by=by, farm_id=farm_id)
         return await self._farm_control.bounds(farm_id, minimum, maximum, by)
 
     async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> ControlAnswer | None:
         """Return the running jobs of a farm or worker, and a page of its recently finished ones."""
-        check_texts(id=id)
-        check_page(after, limit)
+        check(id=id, limit=limit, after=after)
         return await self._farm_control.snapshot(id, after, limit)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the audit lines after a number whose kind begins with `kind`."""
-        check_texts(kind=kind)
-        check_page(after, limit)
+        check(kind=kind, limit=limit, after=after)
         return [audit_view(one) for one in await self._store.read(STREAM, after, limit, kind)]
 
     async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the newest audit lines, in order, oldest first."""
-        check_texts(kind=kind)
-        check_page(0, limit)
+        check(kind=kind, limit=limit)
         end = await last_number(self._store, STREAM)
         window = limit
         while True:
@@ -377,16 +346,12 @@ class Operator:
                 return [audit_view(one) for one in lines[-limit:]]
             window *= 4
 
-    async def _set_paused(self, pool: str, paused: bool, by: str) -> PoolView | None:
-        check_actor(by)
-        check_texts(pool=pool)
+    async def _set_pool(self, pool: str, by: str, **changes: Any) -> PoolView | None:
+        check(by=by, pool=pool)
         if await pool_named(self._store, pool) is None:
             return None
-        await self._store.pause(pool, paused, by)
-        return await self._pool(pool)
-
-    async def _pool(self, name: str) -> PoolView | None:
-        row = await pool_named(self._store, name)
+        await self._store.set_pool(pool, by, **changes)
+        row = await pool_named(self._store, pool)
         return None if row is None else pool_view(row)
 
 

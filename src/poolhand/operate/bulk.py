@@ -22,7 +22,7 @@ from poolhand.operate.views import ControlResult, JobView, Summary, job_view
 from poolhand.rules.job import WAITING, Status
 from poolhand.rules.plain import PlainView
 from poolhand.runtime import Identity, Runtime
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 AT_ONCE = 100
 CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs
@@ -173,8 +173,9 @@ class Retries:
     ) -> list[ControlResult]:
         answers: dict[int, ControlResult] = {}
         requests: dict[int, JobRequest] = {}
-        for place, (id, stored) in enumerate(jobs):
-            record = None if stored is None else await self._store.brief(id)
+        found = await self._store.get([id for id, _ in jobs], calls=True)
+        for place, ((id, stored), kept) in enumerate(zip(jobs, found, strict=True)):
+            record = None if kept is None else kept.call_record
             if stored is None or record is None:
                 answers[place] = ControlResult(id, False, "not_found", NOT_FOUND)
             elif not stored.dead:
@@ -251,8 +252,10 @@ class ExportPage(PlainView, frozen=True):
 async def export(store: Store, which: Filter, after: int | None, limit: int) -> ExportPage:
     """Return a page of dead letters with their calls."""
     page = await store.find(replace(which, dead=True), after, limit)
-    records = [(one, await store.brief(one.job.id)) for one in page.jobs]
-    letters = (_letter(one, record) for one, record in records if record is not None)
+    found = await store.get([one.job.id for one in page.jobs], calls=True)
+    letters = (
+        _letter(one, one.call_record) for one in found if one and one.call_record is not None
+    )
     return ExportPage(tuple(letters), page.after)
 
 

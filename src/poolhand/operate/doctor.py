@@ -83,8 +83,8 @@ def _conflicts(used: PoolSpec, declared: Sequence[tuple[Owner, PoolSpec]]) -> It
                 in_force = pair[0]
                 others.setdefault(pair[1], []).append(f"{worker.host} pid {worker.pid}")
         if others:
-            told = (f"{value} is declared by {listed(who)}" for value, who in others.items())
-            yield f"{setting} {in_force} is in force, {', '.join(told)}"
+            texts = (f"{value} is declared by {listed(who)}" for value, who in others.items())
+            yield f"{setting} {in_force} is in force, {', '.join(texts)}"
 
 
 async def schedule_faults(

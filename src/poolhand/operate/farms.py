@@ -10,7 +10,7 @@ from typing import TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Lease, LogLine, Put, Store
+from poolhand.contract import Document, Lease, LogLine, Put, Store
 from poolhand.durable.leases.reaper import is_gone
 from poolhand.errors import Unavailable, UsageError
 from poolhand.farm.records import (
@@ -24,7 +24,6 @@ from poolhand.farm.records import (
     ControlKind,
     ControlRequest,
     FarmRecord,
-    read,
     write,
 )
 from poolhand.rules import audit
@@ -92,7 +91,7 @@ async def workers_of(store: Store, here: Identity) -> WorkersView:
     lone = [
         LoneWorker(one.owner.id, one.owner.host, one.owner.pid, one.held)
         for one in leases
-        if _works(one, here) and (one.owner.host, one.owner.pid) not in supervised
+        if is_at_work(one, here) and (one.owner.host, one.owner.pid) not in supervised
     ]
     return WorkersView(tuple(farms), tuple(sorted(lone, key=lambda one: one.id)))
 
@@ -143,7 +142,7 @@ class FarmControl:
         if farm is None:
             return None
         request = ControlRequest(
-            self._new_id(), ControlKind.BOUNDS, by, minimum=minimum, maximum=maximum
+            self._runtime.salt(), ControlKind.BOUNDS, by, minimum=minimum, maximum=maximum
         )
         return await self._send(id, request, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
 
@@ -158,7 +157,7 @@ class FarmControl:
         if parts is None or await farm_of(self._store, parts[0]) is None:
             return None
         farm, worker = parts
-        request = ControlRequest(self._new_id(), kind, by, worker, after=after, limit=limit)
+        request = ControlRequest(self._runtime.salt(), kind, by, worker, after=after, limit=limit)
         return await self._send(farm, request, id)
 
     async def _send(self, farm: str, request: ControlRequest, detail: str) -> ControlAnswer:
@@ -169,7 +168,7 @@ class FarmControl:
         self._store.publish(TOPIC)
         answer = await self._answer(request.id, ANSWER_WITHIN)
         if answer is None:
-            await self._store.delete(key)
+            await self._store.put([Put(key, None)])
             # The answer may have been written just before the delete.
             answer = await self._answer(request.id, 0.0)
         if answer is None:
@@ -177,7 +176,7 @@ class FarmControl:
                 f"farm {farm!r} did not answer within {ANSWER_WITHIN:g} s; "
                 "`poolhand workers list` shows whether it is alive and what it has done"
             )
-        found = read(answer, ControlAnswer)
+        found = answer.read(ControlAnswer)
         if found is None:
             raise Unavailable(
                 f"farm {farm!r} sent an answer that this poolhand cannot decode; use the version "
@@ -191,30 +190,27 @@ class FarmControl:
             record = audit.acted(kind, ("", ""), request.by, detail, self._runtime.wall())
             await self._store.append([LogLine(audit.STREAM, kind, msgspec.json.encode(record))])
 
-    async def _answer(self, id: str, within: float) -> bytes | None:
+    async def _answer(self, id: str, within: float) -> Document | None:
         now = asyncio.get_running_loop().time
         until, pause = now() + within, LOOK_AGAIN
         while True:
             kept = await self._store.get_document(f"{ANSWERS}{id}")
             if kept is not None:
-                await self._store.delete(f"{ANSWERS}{id}")
-                return kept[0]
+                await self._store.put([Put(f"{ANSWERS}{id}", None)])
+                return kept
             if now() >= until:
                 return None
             await asyncio.sleep(pause)
             pause = min(LOOK_AGAIN_AT_MOST, 1.5 * pause)
 
-    def _new_id(self) -> str:
-        return self._runtime.salt()
-
 
 async def _record(store: Store, key: str) -> FarmRecord | None:
     kept = await store.get_document(key)
-    record = None if kept is None else read(kept[0], FarmRecord)
-    if record is None:
+    record = None if kept is None else kept.read(FarmRecord)
+    if kept is None or record is None:
         return None
     # By the store's clock: the clocks of the two machines may differ.
-    left = await store.expires_in(key)
+    left = kept.expires_in
     age = 0.0 if left is None else max(0.0, KEEP - left)
     workers = tuple(replace(one, heard=one.heard + age) for one in record.workers)
     return replace(record, age=age, workers=workers)
@@ -224,7 +220,8 @@ def _pids(farm: FarmRecord) -> Sequence[int]:
     return [farm.pid, *(worker.pid for worker in farm.workers)]
 
 
-def _works(lease: Lease, here: Identity) -> bool:
+def is_at_work(lease: Lease, here: Identity) -> bool:
+    """Return whether an owner runs workers and is not known here to be dead."""
     return lease.owner.works and not lease.expired and not is_gone(lease.owner, here)
 
 

@@ -102,7 +102,7 @@ def lasting(seconds: float | None) -> str:
     return f"{whole // DAY} d {whole % DAY // HOUR:02} h"
 
 
-def brief(seconds: float | None) -> str:
+def short_duration(seconds: float | None) -> str:
     """Return a duration that fits into a column: 0.4s, 28s, 2m05s, 28m, 3h12m, 4d06h."""
     if seconds is None:
         return NOTHING
@@ -128,7 +128,7 @@ def age(since: datetime, now: datetime) -> str:
     seconds = (now - since).total_seconds()
     if seconds >= MINUTE:
         seconds -= now.second % STEP + now.microsecond / 1e6
-    return brief(seconds)
+    return short_duration(seconds)
 
 
 def size(octets: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
@@ -14,7 +13,6 @@ from poolhand.contract import (
     Admission,
     JobBatch,
     JobRequest,
-    Lease,
     LogLine,
     Owner,
     Put,
@@ -23,7 +21,6 @@ from poolhand.contract import (
 )
 from poolhand.durable.catalogue import contents_of
 from poolhand.durable.client.job_request import JobRequests
-from poolhand.durable.leases.reaper import is_gone
 from poolhand.durable.scheduler import (
     CALLS,
     DOCUMENTS,
@@ -31,14 +28,14 @@ from poolhand.durable.scheduler import (
     PAUSES,
     SchedulePause,
     ScheduleRecord,
-    read_pause,
 )
 from poolhand.errors import UsageError
+from poolhand.operate.farms import is_at_work
 from poolhand.operate.views import ControlResult
 from poolhand.rules import audit
 from poolhand.rules.explain import meant
 from poolhand.rules.plain import PlainView
-from poolhand.runtime import Identity, Runtime
+from poolhand.runtime import Runtime
 
 AT_ONCE = 100
 STALE = timedelta(hours=1)  # a schedule whose next moment passed longer ago is declared nowhere
@@ -70,23 +67,14 @@ class ScheduleView(PlainView, frozen=True):
 async def noted_schedules(store: Store, runtime: Runtime) -> list[ScheduleView]:
     """Return all schedules, ordered by task, each with a note if it does not run."""
     here, now = runtime.identity(), runtime.wall()
-    workers = live_workers(await store.leases(), here)
+    workers = [one.owner for one in await store.leases() if is_at_work(one, here)]
     views = await schedules_of(store)
     notes = {view.id: note for view, note in await idle_schedules(store, views, workers)}
     return [replace(view, note=notes.get(view.id) or _stale(view, now)) for view in views]
 
 
-def live_workers(leases: Sequence[Lease], here: Identity) -> list[Owner]:
-    """Return the owners that run workers and are not known here to be dead."""
-    return [
-        one.owner
-        for one in leases
-        if one.owner.works and not one.expired and not is_gone(one.owner, here)
-    ]
-
-
 async def idle_schedules(
-    store: Store | Store, views: Sequence[ScheduleView], workers: Sequence[Owner]
+    store: Store, views: Sequence[ScheduleView], workers: Sequence[Owner]
 ) -> list[tuple[ScheduleView, str]]:
     """Return the active schedules whose jobs none of these workers would run, with the reason."""
     active = [view for view in views if not view.paused and view.next is not None]
@@ -104,9 +92,7 @@ async def idle_schedules(
     return found
 
 
-async def _published(
-    store: Store | Store, workers: Sequence[Owner]
-) -> dict[str, list[tuple[Owner, str]]]:
+async def _published(store: Store, workers: Sequence[Owner]) -> dict[str, list[tuple[Owner, str]]]:
     """Return, for each task of these workers, the workers that have it and its pool there."""
     contents = await contents_of(store, workers)
     found: dict[str, list[tuple[Owner, str]]] = {}
@@ -122,7 +108,7 @@ def _stale(view: ScheduleView, now: datetime) -> str:
     return "no connected worker declares it"
 
 
-async def schedules_of(store: Store | Store) -> list[ScheduleView]:
+async def schedules_of(store: Store) -> list[ScheduleView]:
     """Return all schedules, ordered by task."""
     views: list[ScheduleView] = []
     after = ""
@@ -213,34 +199,25 @@ class ScheduleControl:
         return coming is not None and coming < self._runtime.wall() - STALE
 
 
-async def _schedule(store: Store | Store, id: str) -> ScheduleView | None:
+async def _schedule(store: Store, id: str) -> ScheduleView | None:
     record = await _record(store, id)
     if record is None:
         return None
     view = _view(id, record)
-    pause = read_pause(await store.get_document(f"{PAUSES}{id}"))
+    kept = await store.get_document(f"{PAUSES}{id}")
+    pause = None if kept is None else kept.read(SchedulePause)
     paused = pause is not None and pause.paused
     return replace(view, paused=True, next=None) if paused else view
 
 
-async def _record(store: Store | Store, id: str) -> ScheduleRecord | None:
+async def _record(store: Store, id: str) -> ScheduleRecord | None:
     kept = await store.get_document(f"{DOCUMENTS}{id}")
-    with suppress(msgspec.DecodeError):
-        return None if kept is None else msgspec.json.decode(kept[0], type=ScheduleRecord)
-    return None  # Written by a newer version.
+    return None if kept is None else kept.read(ScheduleRecord)
 
 
 def _view(id: str, found: ScheduleRecord) -> ScheduleView:
-    return ScheduleView(
-        id,
-        found.task,
-        found.text,
-        found.zone,
-        found.missed,
-        found.past.last,
-        found.next,
-        found.arguments,
-    )
+    when = found.text, found.zone, found.missed, found.past.last, found.next
+    return ScheduleView(id, found.task, *when, found.arguments)
 
 
 def _answer(id: str, result: tuple[Added, ...] | Refusal) -> ControlResult:

@@ -8,7 +8,7 @@ from typing import Any
 
 from poolhand.agents.session import read
 from poolhand.contract import Filter, Store
-from poolhand.durable.streams.event_reader import bodies_of
+from poolhand.durable.streams.events import bodies_of
 from poolhand.durable.streams.job_api import Execution, read_execution
 from poolhand.errors import Unavailable
 from poolhand.rules import streams
@@ -181,7 +181,7 @@ async def _view(store: Store, key: str, with_state: bool) -> SessionView | None:
     kept = await store.get_document(key)
     if kept is None:
         return None
-    data, revision = kept
+    data, revision, _ = kept
     record = read(data)
     whose = (record.id, record.tenant, record.user)
     state = record.state if with_state else None

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from poolhand.farm.records import FarmRecord, FarmState
 from poolhand.operate.farms import silence_text
-from poolhand.operate.format import FARM_STYLES, age, bars, brief, jobs_wait, lasting, many
+from poolhand.operate.format import FARM_STYLES, age, bars, jobs_wait, lasting, many, short_duration
 from poolhand.operate.tables import no_sign, slots_of
 from poolhand.operate.views import PoolView
 from poolhand.rules.job import Status
@@ -233,7 +233,7 @@ def trouble(farms: Sequence[FarmRecord], now: datetime) -> str:
         return "no trouble"
     newest = max(found, key=lambda one: one.at)
     where = f" (worker {safe(newest.worker)})" if newest.worker else ""
-    ago = brief((now - newest.at).total_seconds())
+    ago = short_duration((now - newest.at).total_seconds())
     text = f"TROUBLE {newest.at:%H:%M:%S} ({ago} ago) {safe(newest.text)}{where}"
     return text if len(found) == 1 else f"{text}; {len(found) - 1} before it"
 

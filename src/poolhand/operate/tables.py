@@ -22,8 +22,8 @@ from poolhand.operate.format import (
     Column,
     TableRow,
     age,
-    brief,
     lasting,
+    short_duration,
     size,
 )
 from poolhand.operate.views import JobView, PoolView
@@ -98,23 +98,21 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> TableRow
     active = sum(worker.active for worker in farm.workers)
     # The head shows the bounds of a single farm.
     bounds = f", {farm.minimum} to {farm.maximum}" if is_one_of_many else ""
-    cells = (
-        safe(farm.id),
-        no_sign(farm) if farm.is_silent else f"{farm.state}{bounds}",
-        str(farm.pid),
-        f"{active}/{slots_of(farm)}",
-        f"{farm.completed + farm.failed:,}",
-        f"{farm.failed:,}",
-        size(sum(worker.memory for worker in farm.workers)),
-        age(farm.started_at, now),
-        NOTHING,
-    )
-    return TableRow(farm.id, cells, "red" if farm.is_silent else FARM_STYLES[farm.state])
+    state = no_sign(farm) if farm.is_silent else f"{farm.state}{bounds}"
+    counts = f"{active}/{slots_of(farm)}", *_attempts(farm)
+    memory = size(sum(worker.memory for worker in farm.workers))
+    cells = (safe(farm.id), state, str(farm.pid), *counts, memory, age(farm.started_at, now))
+    style = "red" if farm.is_silent else FARM_STYLES[farm.state]
+    return TableRow(farm.id, (*cells, NOTHING), style)
+
+
+def _attempts(of: FarmRecord | WorkerRecord) -> tuple[str, str]:
+    return f"{of.completed + of.failed:,}", f"{of.failed:,}"
 
 
 def no_sign(farm: FarmRecord) -> str:
     """Return the state text of a farm whose supervisor is silent."""
-    return f"NO SIGN for {brief(farm.age)}"
+    return f"NO SIGN for {short_duration(farm.age)}"
 
 
 def slots_of(farm: FarmRecord) -> int:
@@ -128,17 +126,10 @@ def slots_of(farm: FarmRecord) -> int:
 
 def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> TableRow:
     state, style = ("unknown", "red") if farm.is_silent else state_of(worker, now, farm.age)
-    cells = (
-        f"  {safe(worker.id)}",
-        state,
-        str(worker.pid),
-        f"{worker.active}/{worker.slots}",
-        f"{worker.completed + worker.failed:,}",
-        f"{worker.failed:,}",
-        size(worker.memory),
-        age(worker.started_at, now),
-        f"{brief(signal_age(farm, worker))} ago",
-    )
+    counts = f"{worker.active}/{worker.slots}", *_attempts(worker)
+    heard = f"{short_duration(signal_age(farm, worker))} ago"
+    ages = size(worker.memory), age(worker.started_at, now), heard
+    cells = (f"  {safe(worker.id)}", state, str(worker.pid), *counts, *ages)
     return TableRow(worker.id, cells, style)
 
 
@@ -202,17 +193,10 @@ def _job_row(
 ) -> TableRow:
     # The farm's record may be older than the job's.
     runs = found if job.status is Status.RUNNING else None
-    cells = (
-        job_state(job),
-        safe(job.id),
-        safe(job.name) or NOTHING,
-        safe(job.pool),
-        NOTHING if runs is None else safe(runs.worker),
-        age(job.submitted_at, now),
-        brief(took(job, now)),
-        str(job.attempts),
-        safe(_note(job, runs, pool)),
-    )
+    worker = NOTHING if runs is None else safe(runs.worker)
+    of = (safe(job.id), safe(job.name) or NOTHING, safe(job.pool), worker)
+    times = age(job.submitted_at, now), short_duration(took(job, now)), str(job.attempts)
+    cells = (job_state(job), *of, *times, safe(_note(job, runs, pool)))
     return TableRow(job.id, cells, STYLES.get(job.status, ""))
 
 

@@ -17,7 +17,7 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import is_self_cancelled
 from poolhand.rules.plain import PlainView, safe
-from poolhand.wire.wire import read_without_keys
+from poolhand.wire.payload import read_without_keys
 
 
 class JobView(PlainView, frozen=True, kw_only=True):
@@ -153,22 +153,10 @@ def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
 def pool_view(row: PoolRow) -> PoolView:
     """Return the view of a pool."""
     spec = row.spec
-    return PoolView(
-        spec.name,
-        spec.id,
-        row.slots,
-        spec.slots,
-        row.resized is not None,
-        row.paused,
-        str(spec.queue),
-        str(spec.backpressure),
-        spec.max_per_key,
-        row.running,
-        row.queued,
-        row.blocked,
-        row.scheduled,
-        row.blocked_submitters,
-    )
+    slots = row.slots, spec.slots, row.resized is not None
+    rules = str(spec.queue), str(spec.backpressure), spec.max_per_key
+    counts = row.running, row.queued, row.blocked, row.scheduled, row.blocked_submitters
+    return PoolView(spec.name, spec.id, *slots, row.paused, *rules, *counts)
 
 
 def audit_view(line: LogEntry) -> AuditView:
@@ -178,16 +166,9 @@ def audit_view(line: LogEntry) -> AuditView:
     except msgspec.DecodeError:
         record = None
     facts = record if isinstance(record, dict) else {}
-    return AuditView(
-        line.number,
-        line.at,
-        line.kind,
-        facts.get("pool") or None,
-        facts.get("task_id"),
-        facts.get("by") or facts.get("submitted_by"),
-        _told(line.kind, facts),
-        record,
-    )
+    by = facts.get("by") or facts.get("submitted_by")
+    of = (facts.get("pool") or None, facts.get("task_id"), by, _detail(line.kind, facts))
+    return AuditView(line.number, line.at, line.kind, *of, record)
 
 
 _SAME = tuple(
@@ -198,7 +179,7 @@ _SAME = tuple(
 )
 
 
-def _told(kind: str, facts: dict[str, Any]) -> str:
+def _detail(kind: str, facts: dict[str, Any]) -> str:
     """Return the details of an audit record in a few words."""
     match facts:
         case {"detail": slots} if kind == RESIZE:
@@ -252,15 +233,15 @@ class PayloadView(Struct, frozen=True):
 
 async def payload_of(store: Store, id: str) -> PayloadView | None:
     """Return the arguments and the result of a job; None if there is no such job."""
-    (stored,) = await store.get([id])
-    brief = None if stored is None else await store.brief(id)
-    return None if stored is None or brief is None else payload_view(stored, brief)
+    (stored,) = await store.get([id], calls=True)
+    if stored is None or stored.call_record is None:
+        return None
+    return payload_view(stored.job, stored.call_record)
 
 
-def payload_view(stored: Stored, brief: bytes) -> PayloadView:
+def payload_view(job: Job, record: bytes) -> PayloadView:
     """Return the view of a job's stored call record and result."""
-    job = stored.job
-    arguments, note, is_closure = _arguments(brief, job.id)
+    arguments, note, is_closure = _arguments(record, job.id)
     value, result_note = _result(job, is_closure)
     has_result = job.result is not None
     return PayloadView(job.id, job.name, arguments, note, has_result, value, result_note)
@@ -289,15 +270,15 @@ def _lines(name: str, value: Any, note: str | None, advice: str) -> list[str]:
     return [f"{name}: {safe(text[:LONGEST_SHOWN])}…", f"({cut}; {advice})"]
 
 
-def _arguments(brief: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
+def _arguments(data: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
     """Return the arguments of a call, or a note why not; and whether it is a closure."""
     try:
-        told = read_call_record(brief, job_id)
+        record = read_call_record(data, job_id)
     except PoolhandError as error:
         return None, str(error), False
-    if told.closure:
+    if record.closure:
         return None, _CLOSURE, True
-    call, note = read_without_keys(told.payload)
+    call, note = read_without_keys(record.payload)
     match call:
         case [_, list(), dict(arguments)]:
             return arguments, None, False

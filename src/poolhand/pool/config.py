@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
+from poolhand.misuse import SUBMIT_OPTIONS
 from poolhand.pool.scope import SESSION, Scope, take_scope
 from poolhand.rules.job import Job
+from poolhand.rules.outcome import Retry
 from poolhand.rules.plain import PlainView
 from poolhand.rules.queue.backpressure import (
     POLICIES,
@@ -19,7 +21,6 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.stored_desk import PoolSpec
 from poolhand.rules.queue.strategy import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
-from poolhand.rules.retry import Retry
 from poolhand.rules.scaling.pool_size import SLOTS, Autoscale
 from poolhand.rules.validation import (
     AMOUNT,
@@ -135,24 +136,7 @@ ALLOWED: OptionTable = {
 }
 
 # Submit options that cannot be a fairness key at the same time.
-NO_FIELDS = frozenset(
-    {
-        "cancel_with_caller",
-        "delay",
-        "expires",
-        "idempotency_key",
-        "on_busy",
-        "on_crash",
-        "priority",
-        "rerun_failed",
-        "retry",
-        "run_at",
-        "run_in",
-        "self",
-        "soft_timeout",
-        "timeout",
-    }
-)
+NO_FIELDS = SUBMIT_OPTIONS - {"key", "session", "tenant", "user"} | {"self"}
 
 
 def draining_text(pool: str) -> str:
@@ -228,13 +212,6 @@ def _named(key: str, value: object) -> object:
 
 def spec_of(config: PoolConfig, id: str) -> PoolSpec:
     """Return the specification of the pool for its store."""
-    return PoolSpec(
-        config.stored_name,
-        id,
-        config.max_concurrent,
-        config.queue,
-        config.backpressure,
-        config.max_per_key,
-        config.key_ttl,
-        config.max_keys,
-    )
+    rules = config.max_concurrent, config.queue, config.backpressure
+    keys = config.max_per_key, config.key_ttl, config.max_keys
+    return PoolSpec(config.stored_name, id, *rules, *keys)

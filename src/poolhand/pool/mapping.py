@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from poolhand.context import running
 from poolhand.errors import Deadlock, PoolhandError, UsageError
-from poolhand.pool.engine.work import Work, name_of, where_to_run
+from poolhand.pool.engine.work import Work
+from poolhand.pool.options import name_of, where_to_run
 from poolhand.pool.slots.attempt import Attempt
 from poolhand.rules.queue.backpressure import capacity
 from poolhand.rules.validation import FLAG, not_allowed, raise_faults

@@ -1,20 +1,23 @@
-"""The options of one submit: checks, defaults and derived times."""
+"""The options of one submit: checks, defaults, derived times, and where its code runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from poolhand.errors import UsageError
 from poolhand.pool.config import ALLOWED_FOR_JOBS, PoolConfig
 from poolhand.rules.job import Job, Status
+from poolhand.rules.outcome import Retry
 from poolhand.rules.queue.entry import Window
 from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.strategy import FairRoundRobin
-from poolhand.rules.retry import Retry
 from poolhand.rules.validation import (
     FLAG,
     LONGEST_NAME,
@@ -254,3 +257,69 @@ def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
             if isinstance(value, str) and not is_writable(value)
         ]
     return faults
+
+
+_COROUTINE = inspect.CO_COROUTINE
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_KINDS = _COROUTINE | _GENERATORS
+_NO_JOBS = (
+    (inspect.isasyncgenfunction, "an async generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
+
+
+# Where a plain function runs, by the requested `run_in`.
+_PLAIN = {None: "thread", "loop": "sync", "thread": "thread", "process": "process"}
+
+
+def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:
+    """Return where a callable runs: "async" or "sync" on the loop, in a "thread" or a "process".
+
+    `wanted` is what this submit requests, `usual` the default of the pool. Async functions always
+    run on the loop; only a submit that itself requests something else is an error.
+    """
+    code = getattr(fn, "__code__", None)
+    kind = code.co_flags & _KINDS if code is not None else None
+    is_async = kind == _COROUTINE
+    if kind is None or kind & _GENERATORS:
+        is_async = _is_async(fn)
+    if not is_async:
+        return _PLAIN[wanted]
+    if wanted != usual and wanted in ("thread", "process"):
+        raise UsageError(
+            f"{name_of(fn)} is async and runs on the loop; run_in={wanted!r} is for plain functions"
+        )
+    return "async"
+
+
+def _is_async(fn: object) -> bool:
+    """Return whether a callable other than a plain function is async; raise if it is unusable."""
+    if inspect.iscoroutine(fn):
+        fn.close()
+        raise UsageError(
+            f"submit takes a function and its arguments, not a coroutine: write "
+            f"submit({name_of(fn)}, …), not submit({name_of(fn)}(…))"
+        )
+    if not callable(fn):
+        raise UsageError(f"submit takes a function and its arguments; {fn!r} cannot be called")
+    inner: Any = fn
+    while isinstance(inner, partial):
+        inner = inner.func
+    for is_one, kind in _NO_JOBS:
+        if is_one(inner):
+            raise UsageError(f"{name_of(fn)} is {kind}; submit what returns one value")
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+
+
+def name_of(fn: object) -> str:
+    """Return the name of a callable for people."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return getattr(fn, "__qualname__", None) or type(fn).__name__
+
+
+def module_of(fn: object) -> str:
+    """Return the module of a callable, empty if it has none."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return getattr(fn, "__module__", None) or ""

@@ -6,7 +6,6 @@ import asyncio
 import os
 from asyncio import Task
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from poolhand.errors import UsageError
@@ -117,12 +116,7 @@ class Pool(Submitter):
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.leave()
 
     async def start(self) -> Self:
@@ -329,15 +323,8 @@ class Pool(Submitter):
     def _announce(self) -> None:
         if self._events.live:
             config = self._config
-            self._events.emit(
-                events.PoolStarted(
-                    config.name,
-                    self.id,
-                    config.max_concurrent,
-                    str(config.queue),
-                    str(config.backpressure),
-                )
-            )
+            rules = config.max_concurrent, str(config.queue), str(config.backpressure)
+            self._events.emit(events.PoolStarted(config.name, self.id, *rules))
 
 
 def check_parts(runtime: object, events: object, what: str = "Pool") -> None:

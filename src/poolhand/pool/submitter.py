@@ -14,8 +14,8 @@ from poolhand.pool.engine.work import Work
 from poolhand.pool.mapping import map_items
 from poolhand.pool.options import Options, SubmitTerms, terms, with_changes
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.outcome import Retry
 from poolhand.rules.queue.backpressure import Bounded
-from poolhand.rules.retry import Retry
 from poolhand.rules.validation import Seconds
 
 P = ParamSpec("P")

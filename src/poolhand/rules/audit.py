@@ -59,36 +59,18 @@ class Submitted(Struct, frozen=True, gc=False):
     submitted_by: str
 
 
-class Dequeued(Struct, frozen=True, gc=False):
+class Dequeued(Submitted, frozen=True, gc=False):
     """An attempt at a job began: it left the queue for a slot."""
 
-    schema: str
-    pool_id: str
-    pool: str
-    task_id: str
-    submitted_at: datetime
-    priority: int
-    key: str
-    idempotency_key: str | None
-    submitted_by: str
     dequeued_at: datetime
     queued_for_ms: int
     slot_index: int
     attempt: int
 
 
-class Dropped(Struct, frozen=True, gc=False):
+class Dropped(Submitted, frozen=True, gc=False):
     """A policy rejected a new job or evicted a waiting one."""
 
-    schema: str
-    pool_id: str
-    pool: str
-    task_id: str
-    submitted_at: datetime
-    priority: int
-    key: str
-    idempotency_key: str | None
-    submitted_by: str
     replacement_task_id: str | None
     reason: str | None
     policy: str | None
@@ -199,12 +181,5 @@ def _schema(kind: str) -> str:
 
 _Identity = tuple[str, str, str, datetime, int, str, str | None, str]
 _identity: Callable[[Job], _Identity] = attrgetter(
-    "pool_id",
-    "pool",
-    "id",
-    "submitted_at",
-    "priority",
-    "key",
-    "idempotency_key",
-    "submitted_by",
+    "pool_id", "pool", "id", "submitted_at", "priority", "key", "idempotency_key", "submitted_by"
 )

@@ -9,8 +9,16 @@ from msgspec.structs import replace
 
 from poolhand.misuse import OptionsStruct
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
-from poolhand.rules.retry import NO_RETRY, Retry, delay
+from poolhand.rules.outcome import (
+    NO_RETRY,
+    Cancelled,
+    Completed,
+    Failed,
+    Outcome,
+    Retry,
+    Snoozed,
+    delay,
+)
 from poolhand.rules.validation import (
     AMOUNT,
     COUNT,

@@ -229,7 +229,7 @@ class JobScreen(Screen[None]):
     async def _watch(self) -> None:
         """Refresh the job's facts periodically."""
         while True:
-            found = await self._told()
+            found = await self._look_up()
             self._show_title()
             self._facts.update(_table(found))
             await asyncio.sleep(self._every)
@@ -239,7 +239,7 @@ class JobScreen(Screen[None]):
         state = [] if self.job is None else [(f"● {job_state(self.job)}", _style(self.job))]
         self._title.update(spread(name, state, self.size.width))
 
-    async def _told(self) -> Sequence[Fact]:
+    async def _look_up(self) -> Sequence[Fact]:
         try:
             job = await self._operator.job(self.job_id)
             payload = await self._operator.payload(self.job_id)

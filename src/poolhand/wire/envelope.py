@@ -170,9 +170,9 @@ def pack(envelope: Envelope) -> bytes:
         if envelope.expires_ms is not None:
             flags |= EXPIRES
             tail = envelope.expires_ms.to_bytes(EXPIRY_BYTES, "big") + tail
-        tail = _short(envelope.key_id) + tail
+        tail = short_text(envelope.key_id) + tail
     version = VERSION if envelope.is_bound else UNBOUND
-    return MAGIC + bytes((version, flags)) + _short(envelope.codec) + tail
+    return MAGIC + bytes((version, flags)) + short_text(envelope.codec) + tail
 
 
 def unpack(data: bytes, what: str) -> Envelope:
@@ -212,7 +212,8 @@ def _fields(data: bytes, flags: int) -> Envelope:
     return Envelope(codec, data[start:end], compressed, key_id, expires_ms, is_bound)
 
 
-def _short(text: str) -> bytes:
+def short_text(text: str) -> bytes:
+    """Return a text of up to 255 bytes, after its length."""
     encoded = text.encode()
     return bytes((len(encoded),)) + encoded
 

@@ -326,7 +326,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
         (one,) = wrote  # 1 in a new store, more where documents were deleted before
         for _ in range(deleted):
             await store.put([Put("gone", b"")])
-        await store.delete("gone")
+        await store.put([Put("gone", None)])
         async with app.worker():
             for _ in range(25):
                 await (await chat.session("s-1").submit())

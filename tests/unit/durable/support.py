@@ -101,9 +101,9 @@ def _verb(name: str) -> Callable[..., Any]:
 
 
 VERBS = (
-    "open", "check", "declare", "pools", "add", "withdraw", "claim", "replace", "release", "cancel",
-    "enroll", "extend", "leases", "expire_owner", "get", "brief", "find", "count", "promote",
-    "prune", "get_document", "expires_in", "put", "delete", "scan", "append", "read", "trim",
+    "open", "check", "declare", "pools", "add", "replace", "cancel", "enroll", "extend", "leases",
+    "expire_owner", "get", "find", "count", "promote", "prune", "get_document", "put", "scan",
+    "append", "read", "trim",
 )  # fmt: skip
 for _name in VERBS:
     setattr(SharedStore, _name, _verb(_name))

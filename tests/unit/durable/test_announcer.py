@@ -18,7 +18,7 @@ from poolhand.durable.worker.announcer import (
 )
 from poolhand.durable.worker.dispatcher import SettledClaim
 from poolhand.observe.events import Event, Events, JobSetAside
-from poolhand.pool.slots.timers import PoolClock
+from poolhand.pool.slots.attempt import PoolClock
 from poolhand.rules.explain import Explanation, task_cause
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime

@@ -22,8 +22,7 @@ from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
 from poolhand.wire.codec import AllowPickle
 from poolhand.wire.envelope import KeyRing
-from poolhand.wire.payload import encode
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire, encode
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 RING = KeyRing({"a": b"a" * 32}, current="a")

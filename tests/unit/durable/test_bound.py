@@ -22,6 +22,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules.job import Job, Status
 from poolhand.settings import KeyRing, Wire
 from poolhand.wire.payload import encode
+from tests.contract.support import call_record
 
 LIMIT = 30
 OLD, NEW = b"old secret, long enough", b"new secret, long enough"
@@ -174,9 +175,9 @@ async def test_a_job_that_has_run_cannot_be_replayed_as_a_new_one(tmp_path: Path
         await ended(app, pay, [done.id])
     async with app:
         connection = await app.core.connection()
-        brief = await connection.thread.ask(lambda: connection.store.brief(done.id))
+        brief = await connection.thread.ask(lambda: call_record(connection.store, done.id))
         assert brief is not None
-        again = replace(pay.request(("x",), {}), brief=brief)
+        again = replace(pay.request(("x",), {}), call_record=brief)
         await connection.thread.ask(lambda: connection.store.add([JobBatch((again,))]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [again.job.id])
@@ -191,7 +192,7 @@ async def test_what_came_along_with_another_job_is_not_believed(tmp_path: Path) 
         request_id.set("r-2")
         last = await pay.submit("r-2")
         connection = await app.core.connection()
-        taken = await connection.thread.ask(lambda: connection.store.brief(first.id))
+        taken = await connection.thread.ask(lambda: call_record(connection.store, first.id))
         assert taken is not None
     edit(tmp_path, "brief", last.id, 9, lambda _: read_call_record(taken, "").context)
     app, pay, runs = shop_at(tmp_path, RING)
@@ -265,11 +266,13 @@ async def test_what_was_signed_before_jobs_were_bound_runs_if_the_ring_accepts_i
     lenient = KeyRing({"k2": NEW}, current="k2", accept_unbound=True)
     order = pay.request(("c",), {})
     old = encode(("pay", ["what"], {"what": "c"}), ring=RING, bound=None)
-    brief = write_call_record(replace(read_call_record(order.brief, ""), payload=old, run=None))
+    brief = write_call_record(
+        replace(read_call_record(order.call_record, ""), payload=old, run=None)
+    )
     app, pay, runs = shop_at(tmp_path, lenient)
     async with app:
         connection = await app.core.connection()
-        batch = JobBatch((replace(order, brief=brief),))
+        batch = JobBatch((replace(order, call_record=brief),))
         await connection.thread.ask(lambda: connection.store.add([batch]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [order.job.id])
@@ -308,4 +311,4 @@ async def test_a_turn_that_joins_another_is_signed_for_itself(tmp_path: Path) ->
 async def test_without_a_ring_a_call_names_no_run(tmp_path: Path) -> None:
     pay = shop_at(tmp_path, None).pay
     order = pay.request(("a",), {})
-    assert read_call_record(order.brief, "job-1").run is None
+    assert read_call_record(order.call_record, "job-1").run is None

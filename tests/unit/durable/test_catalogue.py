@@ -83,7 +83,7 @@ async def test_what_is_published_stays_while_a_worker_runs(runtime: SeededRuntim
     async with app, app.worker():
         await asyncio.sleep(6)
         (key,) = await store.scan(PREFIX)
-        await store.delete(key)  # as if its retention were over
+        await store.put([Put(key, None)])  # as if its retention were over
         await asyncio.sleep(PUBLISH_EVERY + 10)
         assert len(by_name(await known_tasks(store))["research"].workers) == 1
 

@@ -173,7 +173,7 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
         # Its own process has no free slot and cannot see the resize; a worker elsewhere claims it
         # and sets it aside, and no attempt is charged.
         store.unseen = True
-        await store.resize("kept", 5, "user")
+        await store.set_pool("kept", "user", slots=5)
         waiting = await pool.submit(lambda: 2)
         await asyncio.sleep(10)
         job = await waiting.refresh()
@@ -211,7 +211,7 @@ async def test_a_drain_finishes_closures_that_others_have_set_aside(
         held = await pool.submit(release.wait)
         await until_later(lambda: held.status is Status.RUNNING, runtime)
         store.unseen = True
-        await store.resize("kept", 5, "user")
+        await store.set_pool("kept", "user", slots=5)
         waiting = await pool.submit(lambda: 2)
         await asyncio.sleep(10)
         assert (await waiting.refresh()).waits_for == home_cause(home.identity())

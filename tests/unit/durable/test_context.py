@@ -20,6 +20,7 @@ from poolhand.durable.calls.task_registry import TaskCode, run_apart
 from poolhand.errors import BadSignature, JobFailed, Undecodable
 from poolhand.pool.ticket import Ticket
 from poolhand.settings import KeyRing, Wire
+from tests.contract.support import call_record
 from tests.unit.durable import context_tasks
 from tests.unit.durable.context_tasks import request_id
 from tests.unit.durable.test_processes import crash_twice
@@ -41,7 +42,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 
 async def brief_of(app: App, id: str) -> bytes:
     connection = await app.core.connection()
-    found = await connection.thread.ask(lambda: connection.store.brief(id))
+    found = await connection.thread.ask(lambda: call_record(connection.store, id))
     assert found is not None
     return found
 
@@ -309,8 +310,10 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
     async with app, app.worker():
         request_id.set("r-1")
         order = task.request((HERE,), {})
-        altered = msgspec.structs.replace(order, brief=order.brief.replace(b"r-1", b"r-2"))
-        assert altered.brief != order.brief
+        altered = msgspec.structs.replace(
+            order, call_record=order.call_record.replace(b"r-1", b"r-2")
+        )
+        assert altered.call_record != order.call_record
         (ticket,) = await app.core.submitter.submit([altered], task._how())
         with pytest.raises((JobFailed, BadSignature), match="context of a call of beside"):
             await result(ticket)

@@ -152,7 +152,7 @@ async def test_a_resize_holds_for_all_and_all_follow_it(runtime: SeededRuntime) 
         tickets = [await one.submit(barrier.wait) for _ in range(3)]
         assert sorted([await ticket for ticket in tickets]) == [0, 1, 2]
         # As an operator does it.
-        await processes.store.resize("tenant/acme/research", 5, "operator")
+        await processes.store.set_pool("tenant/acme/research", "operator", slots=5)
         await until_later(lambda: one.snapshot().max_concurrent == 5, runtime)
 
 
@@ -230,9 +230,9 @@ async def test_what_is_open_is_found_with_few_looks(runtime: SeededRuntime) -> N
     asked: list[int] = []
 
     class Counted(MemoryStore):
-        async def get(self, ids: Any) -> Any:
+        async def get(self, ids: Any, calls: bool = False) -> Any:
             asked.append(len(ids))
-            return await super().get(ids)
+            return await super().get(ids, calls)
 
     store = Counted(runtime)
     await store.open()

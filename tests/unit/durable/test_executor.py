@@ -36,11 +36,10 @@ from poolhand.durable.worker.executor import (
 from poolhand.errors import BadSignature, JobLost, RetryLater, Undecodable, UsageError
 from poolhand.rules.explain import home_cause
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.outcome import Cancelled, Failed, Snoozed
-from poolhand.rules.retry import Retry
+from poolhand.rules.outcome import Cancelled, Failed, Retry, Snoozed
 from poolhand.runtime import Identity
 from poolhand.wire.envelope import KeyRing
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 END = AttemptEnd(AT, 2.0, 0.0)
@@ -99,7 +98,7 @@ def test_a_brief_survives_being_kept() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"{}", msgspec.msgpack.encode([1])], ids=repr)
 def test_bytes_that_hold_no_brief_are_told_with_the_job(data: bytes) -> None:
-    with pytest.raises(Undecodable, match="what job job-1 was ordered with cannot be read"):
+    with pytest.raises(Undecodable, match="the call record of job job-1 cannot be read"):
         read_call_record(data, "job-1")
 
 

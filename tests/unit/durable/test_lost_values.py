@@ -23,7 +23,7 @@ from pydantic import (
 
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import Undecodable, UsageError
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 from tests.unit.durable.test_argument_types import there_and_back
 
 # the hour that the clocks of Berlin show twice

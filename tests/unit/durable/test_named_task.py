@@ -17,6 +17,7 @@ from poolhand.errors import PoolFull
 from poolhand.settings import KeyRing, Wire
 from poolhand.testing import SeededRuntime
 from poolhand.views import Status
+from tests.contract.support import call_record
 from tests.unit.durable.support import SharedStore, StoreApp, seeded
 
 
@@ -78,7 +79,7 @@ async def test_a_task_is_submitted_without_its_code(apps: tuple[App, App]) -> No
         job = ticket.snapshot()
         assert (job.pool, job.priority, job.name) == ("research", 3, "agents.research")
         connection = await here.core.connection()
-        data = await connection.thread.ask(lambda: connection.store.brief(job.id))
+        data = await connection.thread.ask(lambda: call_record(connection.store, job.id))
         assert data is not None
         brief = read_call_record(data, job.id)
         assert (brief.timeout, brief.retry and brief.retry.attempts) == (60, 2)

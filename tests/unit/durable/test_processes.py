@@ -86,7 +86,7 @@ async def crash_twice(app: App) -> None:
 
     async def crash() -> None:
         for _ in range(2):
-            await store.claim(ClaimRequest(heartbeat.owner.id, (0,)))
+            await store.replace((), ClaimRequest(heartbeat.owner.id, (0,)))
             (lease,) = await store.leases()
             claims = await store.expire_owner(heartbeat.owner.id, lease.renewal)
             await store.replace([crashed(claim, app.core.runtime.wall()) for claim in claims])

@@ -356,7 +356,7 @@ async def test_a_schedule_that_an_older_version_wrote_can_be_seen_and_paused(
     assert document is not None
     old = msgspec.json.decode(document[0])
     del old["arguments"]
-    await store.delete(f"{CALLS}note:every 10 s")
+    await store.put([Put(f"{CALLS}note:every 10 s", None)])
     await store.put([_put(f"{DOCUMENTS}note:every 10 s", old)])
     operator = Operator(store, runtime)
     (seen,) = await operator.schedules()

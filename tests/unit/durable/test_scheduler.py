@@ -84,7 +84,7 @@ async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
                 await asyncio.sleep(runtime.random.uniform(0, 12))
             written = await super().put(puts, token, log)
             if noted and written:
-                record = msgspec.json.decode(puts[0].value, type=ScheduleRecord)
+                record = msgspec.json.decode(puts[0].value or b"", type=ScheduleRecord)
                 self.lasts += (record.past.last,)
             return written
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from poolhand.durable.calls.schema import _without_notes, arguments_schema
+from poolhand.durable.calls.declaration import _without_notes, arguments_schema
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.rules.json_schema import NEEDED, schema_fault
 from poolhand.wire.limits import Limits
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 
 class Model(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poolhand.contract import LogLine
-from poolhand.durable.streams.event_reader import last_number
+from poolhand.durable.streams.events import last_number
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.store import MemoryStore
 

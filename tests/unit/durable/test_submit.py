@@ -250,7 +250,7 @@ async def test_a_submit_that_a_store_breaks_on_does_not_break_those_beside_it(
 ) -> None:
     class Picky(SharedStore):
         async def add(self, batches: Any) -> Any:
-            if any(order.job.key == "odd" for batch in batches for order in batch.orders):
+            if any(order.job.key == "odd" for batch in batches for order in batch.requests):
                 raise ZeroDivisionError
             return await super().add(batches)
 

@@ -15,7 +15,7 @@ import pytest
 from poolhand.durable.calls.declaration import name_of_global, name_of_task
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 
 def add(number: int) -> int:

@@ -11,7 +11,7 @@ from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry, run_apa
 from poolhand.errors import BadSignature, Undecodable, UsageError
 from poolhand.wire.codec import AllowPickle
 from poolhand.wire.envelope import KeyRing
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 RING = KeyRing({"a": b"a" * 32}, current="a")
 

@@ -350,8 +350,8 @@ async def test_a_store_that_answers_slowly_is_asked_again_within_a_second(
     class Slow(SharedStore):
         """Takes long to find jobs."""
 
-        async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-            found = await super().get(ids)
+        async def get(self, ids: Sequence[str], calls: bool = False) -> list[Stored | None]:
+            found = await super().get(ids, calls)
             await _take(runtime, 10)
             return found
 

@@ -13,7 +13,7 @@ from poolhand import GiveUp, RetryLater, Snooze, wait
 from poolhand.app import App
 from poolhand.errors import JobExpired
 from poolhand.observe.events import JobRetried
-from poolhand.rules.retry import Retry
+from poolhand.rules.outcome import Retry
 from poolhand.testing import SeededRuntime
 from poolhand.views import Status
 from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded, stored
@@ -246,9 +246,9 @@ async def test_a_worker_that_has_nothing_to_do_asks_once_a_second(
     class Counting(SharedStore):
         claims = 0
 
-        async def claim(self, wanted: Any) -> Any:
+        async def replace(self, *args: Any) -> Any:
             self.claims += 1
-            return await super().claim(wanted)
+            return await super().replace(*args)
 
     store = Counting(runtime)
     app = StoreApp(store, runtime)

@@ -185,12 +185,15 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
         broken = ""
 
         async def replace(
-            self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+            self,
+            changes: Sequence[Change] = (),
+            wanted: ClaimRequest | None = None,
+            released: Sequence[int] = (),
         ) -> ReplacedJob:
             for change in changes:
                 if change.job.id == self.broken and change.job.status is Status.COMPLETED:
                     raise TypeError("cannot write this")
-            return await super().replace(changes, wanted)
+            return await super().replace(changes, wanted, released)
 
     store, heard = Picky(runtime), Heard()
     app = StoreApp(store, runtime, events=heard.events)
@@ -227,9 +230,9 @@ async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
             if self.fault is not None:
                 raise self.fault
 
-        async def claim(self, wanted: ClaimRequest) -> Any:
+        async def replace(self, *args: Any) -> Any:
             await self._break()
-            return await super().claim(wanted)
+            return await super().replace(*args)
 
         async def promote(self, limit: int = 1000) -> Any:
             await self._break()
@@ -243,9 +246,9 @@ async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
             await self._break()
             return await super().leases()
 
-        async def get(self, ids: Sequence[str]) -> Any:
+        async def get(self, ids: Sequence[str], calls: bool = False) -> Any:
             await self._break()
-            return await super().get(ids)
+            return await super().get(ids, calls)
 
     store, heard = Broken(runtime), Heard()
     app = StoreApp(store, runtime, events=heard.events)
@@ -308,11 +311,14 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
         halting = False
 
         async def replace(
-            self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+            self,
+            changes: Sequence[Change] = (),
+            wanted: ClaimRequest | None = None,
+            released: Sequence[int] = (),
         ) -> ReplacedJob:
-            if self.halting:
+            if self.halting and changes:
                 raise Unavailable("not now")
-            return await super().replace(changes, wanted)
+            return await super().replace(changes, wanted, released)
 
     store = Halting(runtime)
     app = StoreApp(store, runtime)

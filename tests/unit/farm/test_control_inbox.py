@@ -21,7 +21,6 @@ from poolhand.farm.records import (
     ControlRequest,
     FarmRecord,
     FarmState,
-    read,
     write,
 )
 from poolhand.testing import SeededRuntime
@@ -46,14 +45,14 @@ class Board:
 
     async def record(self) -> FarmRecord | None:
         found = await self.store.get_document(f"{FARMS}{FARM}")
-        return None if found is None else read(found[0], FarmRecord)
+        return None if found is None else found.read(FarmRecord)
 
     async def request(self, id: str, body: bytes, farm: str = FARM) -> None:
         await self.store.put([Put(f"{REQUESTS}{farm}/{id}", body)])
 
     async def answer(self, id: str) -> ControlAnswer | None:
         found = await self.store.get_document(f"{ANSWERS}{id}")
-        return None if found is None else read(found[0], ControlAnswer)
+        return None if found is None else found.read(ControlAnswer)
 
 
 @asynccontextmanager

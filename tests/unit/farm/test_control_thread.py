@@ -23,7 +23,7 @@ from poolhand.farm.protocol import (
     packed,
 )
 from poolhand.farm.records import MOST_JOBS
-from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import FarmSettings
 from tests.architecture.source import REPOSITORY
 
 W = TypeVar("W", bound=WorkerMessages)

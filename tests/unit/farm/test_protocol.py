@@ -27,7 +27,7 @@ from poolhand.farm.protocol import (
 )
 from poolhand.farm.records import FinishedJob, RunningJob, Snapshot
 from poolhand.rules.job import Fault, Status
-from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import FarmSettings
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 RUNNING = RunningJob("j-1", "fetch", "web", AT, "soft_timeout")

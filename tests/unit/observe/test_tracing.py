@@ -22,8 +22,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from poolhand import UsageError
 from poolhand.observe.events import Events, JobEnded, JobRetried, JobStarted, LeaseLost, Tracer
+from poolhand.observe.logs import trace_events
 from poolhand.observe.spans import enter_trace
-from poolhand.observe.tracing import trace_events
 from poolhand.views import Fault, Job, Status
 
 AT = datetime(2030, 1, 1, 12, 0, 0, 123_457, tzinfo=UTC)

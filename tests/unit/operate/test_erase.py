@@ -193,7 +193,7 @@ async def test_a_turn_whose_code_still_runs_is_erased_when_that_has_ended() -> N
         erasing = asyncio.create_task(erase_session(store, None, "s", "anna"))
         await until_erased(store)
         assert (await hand.get("turn")).job.id == "turn"
-        await store.release([claim.token])
+        await store.replace(released=[claim.token])
         assert await erasing == ErasedView("s", None, 1)
     assert await store.get(["turn"]) == [None]
     await store.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand import App
-from poolhand.contract import Owner, Put, Store
+from poolhand.contract import LogLine, Owner, Put, Store
 from poolhand.errors import Unavailable, UsageError
 from poolhand.farm.records import (
     ANSWERS,
@@ -28,7 +28,6 @@ from poolhand.farm.records import (
     Snapshot,
     WorkerRecord,
     WorkerState,
-    read,
     write,
 )
 from poolhand.operate import farms
@@ -91,11 +90,11 @@ async def farming(
         while True:
             for key in await store.scan(f"{REQUESTS}{farm}/"):
                 kept = await store.get_document(key)
-                wish = None if kept is None else read(kept[0], ControlRequest)
+                wish = None if kept is None else kept.read(ControlRequest)
                 if wish is not None:
                     found.append(wish)
                     await store.put([Put(f"{ANSWERS}{wish.id}", write(answer), ttl=KEEP)])
-                await store.delete(key)
+                await store.put([Put(key, None)])
                 store.publish(TOPIC)
             await heard.wait()
             heard.clear()
@@ -341,10 +340,13 @@ async def test_a_farm_that_does_not_answer_is_asked_no_more(
 class AnsweredLate(MemoryStore):
     """A store in which a farm answers a request at the moment it is withdrawn."""
 
-    async def delete(self, key: str, expect: int | None = None) -> bool:
-        if key.startswith(REQUESTS):
-            await self.put([Put(f"{ANSWERS}{key.rpartition('/')[2]}", write(DONE))])
-        return await super().delete(key, expect)
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
+    ) -> tuple[int, ...] | None:
+        for one in puts:
+            if one.value is None and one.key.startswith(REQUESTS):
+                await super().put([Put(f"{ANSWERS}{one.key.rpartition('/')[2]}", write(DONE))])
+        return await super().put(puts, token, log)
 
 
 async def test_an_answer_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:

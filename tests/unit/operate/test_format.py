@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.operate.format import BARS, bars, brief, lasting, size
+from poolhand.operate.format import BARS, bars, lasting, short_duration, size
 from poolhand.operate.summary import SPAN, Throughput
 
 
@@ -44,7 +44,7 @@ def test_a_time_is_told_in_its_two_largest_units(seconds: float | None, words: s
     ],
 )
 def test_a_time_in_a_column_is_short(seconds: float | None, words: str) -> None:
-    assert brief(seconds) == words
+    assert short_duration(seconds) == words
 
 
 @pytest.mark.parametrize(

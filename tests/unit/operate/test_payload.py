@@ -68,7 +68,7 @@ async def test_unknown_bytes_are_named_and_raise_nothing(world: World) -> None:
     id = await world.add()
     (view,) = [await world.operator.payload(id)]
     assert view is not None
-    assert str(view.arguments_note).startswith(f"what job {id} was ordered with cannot be read")
+    assert str(view.arguments_note).startswith(f"the call record of job {id} cannot be read")
     assert await world.operator.payload("nothing") is None
 
 

@@ -31,7 +31,7 @@ async def test_a_dead_job_runs_again_as_a_new_one_with_the_same_brief(world: Wor
     assert answer.new_id not in (None, old)
     (claim,) = await world.claim()
     job = claim.job
-    assert (job.id, claim.brief) == (answer.new_id, f"brief of {old}".encode())
+    assert (job.id, claim.call_record) == (answer.new_id, f"brief of {old}".encode())
     assert (job.name, job.key, job.session, job.tenant) == ("fetch", "k", "s", "t")
     assert (job.user, job.priority, job.idempotency_key) == ("u", 4, "i")
     assert (job.submitted_by, job.attempts, job.error) == ("anna", 1, None)

@@ -103,7 +103,8 @@ class World:
     async def claim(self, count: int = 1, pools: tuple[str, ...] | None = None) -> list[Claim]:
         await self.enroll()
         slots = tuple(range(count))
-        return await self.store.claim(ClaimRequest(self.worker.id, slots, pools))
+        wanted = ClaimRequest(self.worker.id, slots, pools)
+        return list((await self.store.replace((), wanted)).claims)
 
     async def end(self, claim: Claim, status: Status, **more: Any) -> None:
         job = replace(claim.job, status=status, finished_at=self.runtime.wall(), ran=2.0, **more)

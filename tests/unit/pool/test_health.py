@@ -456,7 +456,7 @@ async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
         assert pool._live is not None
         attempt = pool._live.slots.all[worker].attempt
         outside = None if attempt is None else attempt.outside
-        return None if outside is None or outside.order is None else outside.order[0]
+        return None if outside is None or outside.call is None else outside.call[0]
 
     def used(worker: int) -> float | None:
         one = child(worker)

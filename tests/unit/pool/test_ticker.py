@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from poolhand.pool.slots.timers import Ticker
+from poolhand.pool.slots.attempt import Ticker
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import seeded
 

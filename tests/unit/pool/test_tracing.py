@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 from poolhand import Pool, Retry, RetryLater, Snooze, bounded, fail_fast, wait
 from poolhand.errors import Draining, JobTimedOut, NoFreeSlot, PoolFull
 from poolhand.observe.events import Events
-from poolhand.observe.tracing import trace_events
+from poolhand.observe.logs import trace_events
 from poolhand.testing import SeededRuntime
 from tests.unit.observe.test_tracing import Breaking, Traced, held, is_child, links_of, of
 from tests.unit.pool.support import occupied, park, seeded, until

@@ -10,8 +10,7 @@ import pytest
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.audit import Audit
 from poolhand.rules.job import Fault
-from poolhand.rules.outcome import Completed, Failed
-from poolhand.rules.retry import Retry
+from poolhand.rules.outcome import Completed, Failed, Retry
 from tests.unit.rules.floor import AT, new_job
 
 LATER = AT + timedelta(seconds=60, microseconds=5)

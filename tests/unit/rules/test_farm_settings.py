@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.scaling.farm_settings import drain_within
+from poolhand.rules.scaling.worker_count import drain_within
 
 
 def test_with_nothing_known_a_stop_has_all_of_its_grace() -> None:

@@ -10,8 +10,7 @@ import pytest
 from poolhand.errors import GiveUp
 from poolhand.rules import lifecycle
 from poolhand.rules.job import WAITING, Fault, Job, Status
-from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
-from poolhand.rules.retry import Retry
+from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Retry, Snoozed
 from tests.unit.rules.floor import AT, new_job
 
 LATER = AT + timedelta(seconds=60)

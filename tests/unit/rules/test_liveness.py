@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.scaling.worker_count import (
     LONGEST_PAUSE,
     MANY_DEATHS,
     MANY_PAUSE,
     Deaths,
+    FarmSettings,
     LivenessFacts,
     Verdict,
     came_up,

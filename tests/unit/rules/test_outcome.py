@@ -13,16 +13,17 @@ from poolhand.errors import GiveUp, JobFailed, JobTimedOut, RetryLater, Snooze, 
 from poolhand.rules.job import Status
 from poolhand.rules.lifecycle import settle
 from poolhand.rules.outcome import (
+    NO_RETRY,
     Cancelled,
     Failed,
     Outcome,
+    Retry,
     Snoozed,
     StopRequest,
     judge_cancelled,
     judge_error,
     timed_out,
 )
-from poolhand.rules.retry import NO_RETRY, Retry
 from tests.unit.rules.floor import AT, new_job
 
 EVERYTHING = [

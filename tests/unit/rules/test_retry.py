@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poolhand.errors import UsageError
-from poolhand.rules.retry import NO_RETRY, Retry, delay, name_of_error, recorded
+from poolhand.rules.outcome import NO_RETRY, Retry, delay, name_of_error, recorded
 
 
 def test_the_waits_grow_by_the_factor_up_to_the_cap() -> None:

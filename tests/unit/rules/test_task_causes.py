@@ -16,7 +16,7 @@ from poolhand.rules.explain import (
     task_cause,
 )
 from poolhand.wire.envelope import KeyRing
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 
 def work() -> None: ...

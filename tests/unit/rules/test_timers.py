@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.rules.queue.timing import Timers
+from poolhand.rules.queue.entry import Timers
 
 
 def test_what_is_due_comes_up_in_the_order_of_its_moments() -> None:

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.entry import Window
-from poolhand.rules.queue.timing import arrival, comeback, seconds
+from poolhand.rules.queue.entry import Window, arrival, comeback, seconds
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 NOW = 500.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.scaling.worker_count import (
     CALM_LOOKS,
     CapWatch,
+    FarmSettings,
     Load,
     Plan,
     Processes,

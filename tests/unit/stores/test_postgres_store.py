@@ -177,7 +177,7 @@ async def add_and_run(store: PostgresStore, ids: list[str]) -> None:
     """Add, claim and complete jobs, ten at a time."""
     await store.add([JobBatch(tuple(order(id) for id in ids))])
     wanted = ClaimRequest("hand", tuple(range(10)))
-    claims = tuple(await store.claim(wanted))
+    claims = (await store.replace((), wanted)).claims
     while claims:
         ends = [lifecycle.complete(one.job, None, one.job.submitted_at, 0.0) for one in claims]
         changes = [Change(end, one.token) for end, one in zip(ends, claims, strict=True)]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import seconds
 from poolhand.stores.sql.rows import (
     Course,
     decode_job,

@@ -70,7 +70,7 @@ async def test_random_bytes_in_any_column_give_a_typed_error_or_none(
     with pytest.raises(Corrupt, match="doctor"):
         await store.get(["1"])
     with pytest.raises(Corrupt, match="doctor"):
-        await store.claim(ClaimRequest("me", (0, 1)))
+        await store.replace((), ClaimRequest("me", (0, 1)))
     with pytest.raises(Corrupt, match="doctor"):
         await store.find(Filter())
     await store.close()

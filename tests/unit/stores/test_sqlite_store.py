@@ -149,7 +149,7 @@ async def test_a_payload_is_written_once(hand: Hand, path: Path) -> None:
     (claim,) = await hand.claim()
     await hand.finish(claim)
     assert path.with_name("jobs.db-wal").stat().st_size - size < len(large) // 2
-    assert await hand.store.brief("a") == claim.brief == large
+    assert await hand.call_record("a") == claim.call_record == large
 
 
 async def test_lanes_of_keys_that_never_come_again_do_not_fill_the_file(

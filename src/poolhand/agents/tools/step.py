@@ -21,7 +21,7 @@ from poolhand.misuse import explain_misuse
 from poolhand.rules.json_values import digest
 from poolhand.rules.streams import StreamKind
 from poolhand.rules.validation import NAME, is_name, shown
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 
 class JournalStep(Struct, frozen=True, tag="step"):

@@ -24,7 +24,7 @@ from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.rules.receipts import Effect
 from poolhand.rules.validation import NAME, Seconds, no_option, one_of
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Task
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.agents.tools.keys import DEDUPE, CallPosition, ToolTerms
 from poolhand.context import RunningJobApi
-from poolhand.contract import Put, Stored
+from poolhand.contract import Put, Store
 from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import (
     Conflict,
@@ -54,18 +54,6 @@ class ToolContext(Struct, frozen=True):
     def derived(self, number: int) -> str:
         """Return a key for a call within the call."""
         return f"{self.idempotency_key}:{number}"
-
-
-class ReceiptStore(Protocol):
-    """The store of receipts."""
-
-    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
-
-    async def put(
-        self, puts: Sequence[Put], token: int | None = None
-    ) -> tuple[int, ...] | None: ...
-
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
 
 class ToolCall:
@@ -285,7 +273,7 @@ async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 async def settle(
-    store: ReceiptStore, key: str, happened: bool, pack: Callable[[str], bytes]
+    store: Store, key: str, happened: bool, pack: Callable[[str], bytes]
 ) -> Receipt | None:
     """Record whether a call that was begun has happened, with its result; None: unknown key.
 
@@ -317,7 +305,7 @@ async def settle(
     return done
 
 
-async def _own(store: ReceiptStore, path: str, receipt: Receipt) -> str | None:
+async def _own(store: Store, path: str, receipt: Receipt) -> str | None:
     """Return the path of the own receipt of the run that made a call, or None if unknown."""
     run = receipt.run
     if not run:

@@ -29,18 +29,19 @@ def list_dead(
     which: Filter,
     limit: options.Limit = 50,
     after: options.After = None,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """List jobs that failed and were not retried, newest first."""
-    show_page(operate(source, lambda o: of_pool(o, which.pool, o.dead(which, after, limit))), json)
+    show_page(
+        operate(source, lambda o: of_pool(o, which.pool, o.dead(which, after, limit))), source
+    )
 
 
 @commands.add(
     "show", f"poolhand dead show {options.AN_ID}", f"poolhand dead show {options.AN_ID[:9]} --json"
 )
-def show(id: options.Id, json: options.Json = False, *, source: options.Source) -> None:
+def show(id: options.Id, *, source: options.Target) -> None:
     """Show one dead letter: error, attempts, arguments."""
     job, payload = operate(source, lambda operator: look_at(operator, id, payload=True))
     if not job.dead:
@@ -49,7 +50,7 @@ def show(id: options.Id, json: options.Json = False, *, source: options.Source) 
             f"show {job.id}`",
             Exit.REFUSED,
         )
-    show_job(job, payload, json)
+    show_job(job, payload, source)
 
 
 @commands.add(
@@ -63,16 +64,15 @@ def retry(
     *,
     which: Filter,
     by: options.By,
-    json: options.Json = False,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Retry dead letters, by id or all that match the filters."""
     check_choice(ids, all, which, "--all with or without filters")
     if ids:
-        act_on_ids(ids, source, json, lambda o, whole: o.retry(whole, by))
+        act_on_ids(ids, source, lambda o, whole: o.retry(whole, by))
     else:
         verbs = ("retrying", "retried")
-        act_on_all(verbs, which, source, json, lambda o, report: o.retry_all(which, by, report))
+        act_on_all(verbs, which, source, lambda o, report: o.retry_all(which, by, report))
 
 
 @commands.add(
@@ -88,16 +88,15 @@ def drop(
     *,
     which: Filter,
     by: options.By,
-    json: options.Json = False,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Delete dead letters that are not to be retried."""
     check_choice(ids, all, which, "--all --yes with or without filters", yes)
     if ids:
-        act_on_ids(ids, source, json, lambda o, whole: o.drop(whole, by))
+        act_on_ids(ids, source, lambda o, whole: o.drop(whole, by))
     else:
         verbs = ("dropping", "dropped")
-        act_on_all(verbs, which, source, json, lambda o, report: o.drop_all(which, by, report))
+        act_on_all(verbs, which, source, lambda o, report: o.drop_all(which, by, report))
 
 
 @commands.add("export", "poolhand dead export --pool research > dead.jsonl")

@@ -17,7 +17,6 @@ from poolhand.cli.commands.pools import known_pool, of_pool
 from poolhand.cli.session import Exit, code_of_answers, fail, operate
 from poolhand.contract import Filter
 from poolhand.operate.actions import Operator
-from poolhand.operate.arguments import LAST
 from poolhand.operate.bulk import OnProgress
 from poolhand.operate.format import fault_text, many, text_of
 from poolhand.operate.views import (
@@ -53,9 +52,8 @@ def list_jobs(
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")
     ] = False,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """List jobs, newest first."""
     which = replace(which, statuses=tuple(status or ()))
@@ -65,10 +63,10 @@ def list_jobs(
 
     if watch:
         with suppress(KeyboardInterrupt):
-            operate(source, lambda operator: _watch(operator, look, json))
+            operate(source, lambda operator: _watch(operator, look, source))
     else:
-        show_page(operate(source, look), json)
-        if not json and which == Filter(pool=which.pool, statuses=(Status.QUEUED,)):
+        show_page(operate(source, look), source)
+        if not source.json and which == Filter(pool=which.pool, statuses=(Status.QUEUED,)):
             _show_set_aside(operate(source, lambda operator: operator.set_aside(which.pool)))
 
 
@@ -83,7 +81,7 @@ def _show_set_aside(counts: Mapping[str, int]) -> None:
 
 
 async def _watch(
-    operator: Operator, look: Callable[[Operator], Awaitable[JobsView]], json: bool
+    operator: Operator, look: Callable[[Operator], Awaitable[JobsView]], source: options.Target
 ) -> None:
     """Show a page of jobs every second: in place on a terminal, one below the other elsewhere.
 
@@ -91,12 +89,12 @@ async def _watch(
     """
     while True:
         page = await look(operator)
-        if json:
+        if source.json:
             screen.json_line(page)
         else:
             screen.begin_again()
             screen.line(f"{text_of(Runtime().wall())}, every second until Ctrl-C")
-            show_page(page, json)
+            show_page(page, source)
             screen.line("")
         if screen.is_lost():
             return
@@ -117,20 +115,16 @@ def show(
     follow: Annotated[
         bool, typer.Option("--follow", help="Show its events until it has ended.")
     ] = False,
-    after: Annotated[
-        int,
-        typer.Option("--after", min=0, max=LAST, metavar="N", help="Only events after this one."),
-    ] = 0,
-    json: options.Json = False,
+    after: Annotated[int, options.number("--after", "N", "Only events after this one.")] = 0,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Show one job: its status, why it waits, its error."""
     job, read = operate(source, lambda operator: look_at(operator, id, payload))
     if follow:
-        operate(source, lambda operator: _follow(operator, job.id, after, json))
+        operate(source, lambda operator: _follow(operator, job.id, after, source.json))
     else:
-        show_job(job, read, json)
+        show_job(job, read, source)
 
 
 async def look_at(operator: Operator, id: str, payload: bool) -> tuple[JobView, PayloadView | None]:
@@ -142,11 +136,10 @@ async def look_at(operator: Operator, id: str, payload: bool) -> tuple[JobView, 
     return job, await operator.payload(whole) if payload else None
 
 
-def show_job(job: JobView, payload: PayloadView | None, json: bool) -> None:
+def show_job(job: JobView, payload: PayloadView | None, source: options.Target) -> None:
     """Write a job and, if given, its payload."""
-    if json:
-        added = {} if payload is None else {"payload": payload}
-        screen.as_json({**msgspec.structs.asdict(job), **added})
+    added = {} if payload is None else {"payload": payload}
+    if source.wrote({**msgspec.structs.asdict(job), **added}):
         return
     _show(job)
     if payload is not None:
@@ -184,8 +177,7 @@ def cancel(
     *,
     which: Filter,
     by: options.By,
-    json: options.Json = False,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Cancel waiting jobs; ask running jobs to stop.
 
@@ -194,23 +186,21 @@ def cancel(
     """
     check_choice(ids, all, which, "--all with filters")
     if ids:
-        act_on_ids(ids, source, json, lambda o, whole: o.cancel(whole, by))
+        act_on_ids(ids, source, lambda o, whole: o.cancel(whole, by))
         return
     if not yes:
         _confirm(which, source)
     verbs = ("cancelling", "cancelled or asked to stop")
-    act_on_all(verbs, which, source, json, lambda o, report: o.cancel_all(which, by, report))
+    act_on_all(verbs, which, source, lambda o, report: o.cancel_all(which, by, report))
 
 
 @commands.add("retry", f"poolhand jobs retry {options.AN_ID}")
-def retry(
-    ids: options.Ids, by: options.By, json: options.Json = False, *, source: options.Source
-) -> None:
+def retry(ids: options.Ids, by: options.By, source: options.Target) -> None:
     """Retry failed jobs.
 
     Each becomes a new job that replaces the old one.
     """
-    act_on_ids(ids, source, json, lambda o, whole: o.retry(whole, by))
+    act_on_ids(ids, source, lambda o, whole: o.retry(whole, by))
 
 
 def check_choice(
@@ -223,8 +213,7 @@ def check_choice(
 
 def act_on_ids(
     ids: Sequence[str],
-    source: options.Source,
-    json: bool,
+    source: options.Target,
     act: Callable[[Operator, list[str]], Awaitable[Sequence[ControlResult]]],
 ) -> NoReturn:
     """Act on jobs by their ids or unique id prefixes; write the answers and exit."""
@@ -232,20 +221,19 @@ def act_on_ids(
     async def work(operator: Operator) -> Sequence[ControlResult]:
         return await act(operator, [await operator.resolve(id) for id in ids])
 
-    show_answers(operate(source, work), json)
+    show_answers(operate(source, work), source)
 
 
 def act_on_all(
     verbs: tuple[str, str],
     which: Filter,
-    source: options.Source,
-    json: bool,
+    source: options.Target,
     act: Callable[[Operator, OnProgress], Awaitable[Summary]],
 ) -> None:
     """Act on all jobs that match a filter, with progress on stderr; write the summary."""
     with screen.progress(verbs[0], Runtime().monotonic) as report:
         summary = operate(source, lambda o: known_pool(o, which.pool, lambda: act(o, report)))
-    show_summary(summary, json, verbs[1])
+    show_summary(summary, source, verbs[1])
 
 
 def _confirm(which: Filter, source: options.Source) -> None:
@@ -264,11 +252,9 @@ def _confirm(which: Filter, source: options.Source) -> None:
         raise fail("nothing was done", Exit.REFUSED)
 
 
-def show_summary(summary: Summary, json: bool, done: str) -> None:
+def show_summary(summary: Summary, source: options.Target, done: str) -> None:
     """Write the result of an operation on many jobs; exit with the matching code."""
-    if json:
-        screen.as_json(summary)
-    else:
+    if not source.wrote(summary):
         screen.line(f"{summary.done} {done}, {summary.not_done} not")
         for answer in summary.answers:
             screen.warn(f"{answer.id}: {answer.text}")
@@ -278,42 +264,29 @@ def show_summary(summary: Summary, json: bool, done: str) -> None:
         raise typer.Exit(Exit.WRONG if summary.done else Exit.REFUSED)
 
 
-def show_page(page: JobsView, json: bool) -> None:
+def show_page(page: JobsView, source: options.Target) -> None:
     """Write a page of jobs."""
-    if json:
-        screen.as_json(page)
+    if source.wrote(page):
         return
     screen.table(COLUMNS, [_row(job) for job in page.jobs], SPARE)
     screen.end_page(page.after, bool(page.jobs), "no such jobs")
 
 
-def show_answers(answers: Sequence[ControlResult], json: bool) -> NoReturn:
+def show_answers(answers: Sequence[ControlResult], source: options.Target) -> NoReturn:
     """Write the answers of an operation; exit with the matching code."""
-    if json:
-        screen.as_json(answers)
-    else:
-        for answer in answers:
-            text = f"{answer.id}: {answer.text}"
-            if answer.done:
-                screen.line(screen.safe(text))
-            else:
-                screen.warn(text)
+    for answer in () if source.wrote(answers) else answers:
+        text = f"{answer.id}: {answer.text}"
+        if answer.done:
+            screen.line(screen.safe(text))
+        else:
+            screen.warn(text)
     raise typer.Exit(code_of_answers(answers))
 
 
 def _row(job: JobView) -> tuple[object, ...]:
-    return (
-        job.id,
-        job.pool,
-        job.name,
-        "submitter blocked" if job.submitter_blocked else job.status,
-        job.attempts,
-        job.key,
-        job.session,
-        job.tenant,
-        job.submitted_at,
-        job.note,
-    )
+    status = "submitter blocked" if job.submitter_blocked else job.status
+    of = (job.key, job.session, job.tenant)
+    return (job.id, job.pool, job.name, status, job.attempts, *of, job.submitted_at, job.note)
 
 
 def _show(job: JobView) -> None:
@@ -356,11 +329,8 @@ def _status(job: JobView) -> str:
         return "submitter blocked"
     if job.dead:
         return f"{job.status} (dead letter: `poolhand jobs retry` runs it again)"
-    return "running (asked to stop)" if job.cancel_requested and _runs(job) else job.status
-
-
-def _runs(job: JobView) -> bool:
-    return job.status is Status.RUNNING
+    stops = job.cancel_requested and job.status is Status.RUNNING
+    return "running (asked to stop)" if stops else job.status
 
 
 def _rejected(job: JobView) -> str | None:

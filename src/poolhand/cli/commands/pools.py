@@ -26,11 +26,10 @@ SPARE = ("strategy", "submitters", "scheduled", "blocked")
 
 
 @commands.add("list", "poolhand pools list --json")
-def list_pools(json: options.Json = False, *, source: options.Source) -> None:
+def list_pools(source: options.Target) -> None:
     """List pools: their settings, and how many jobs run and wait."""
     pools = operate(source, lambda operator: operator.pools())
-    if json:
-        screen.as_json(pools)
+    if source.wrote(pools):
         return
     screen.table(COLUMNS, [_row(pool) for pool in pools], SPARE)
     if not pools:
@@ -40,19 +39,15 @@ def list_pools(json: options.Json = False, *, source: options.Source) -> None:
 
 
 @commands.add("pause", "poolhand pools pause research")
-def pause(
-    pool: Pool, by: options.By, json: options.Json = False, *, source: options.Source
-) -> None:
+def pause(pool: Pool, by: options.By, source: options.Target) -> None:
     """Pause a pool: none of its jobs starts, running ones continue."""
-    _act(pool, lambda operator: operator.pause(pool, by), json, source)
+    _act(pool, lambda operator: operator.pause(pool, by), source)
 
 
 @commands.add("resume", "poolhand pools resume research")
-def resume(
-    pool: Pool, by: options.By, json: options.Json = False, *, source: options.Source
-) -> None:
+def resume(pool: Pool, by: options.By, source: options.Target) -> None:
     """Resume a pool: its jobs start again."""
-    _act(pool, lambda operator: operator.resume(pool, by), json, source)
+    _act(pool, lambda operator: operator.resume(pool, by), source)
 
 
 @commands.add(
@@ -69,8 +64,7 @@ def resize(
     ] = False,
     *,
     by: options.By,
-    json: options.Json = False,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Set the concurrency of a pool: how many jobs run at once.
 
@@ -78,14 +72,13 @@ def resize(
     """
     if (slots is None) != declared:
         raise fail("give the number of slots, or --declared", Exit.USAGE)
-    _act(pool, lambda operator: operator.resize(pool, slots, by), json, source)
+    _act(pool, lambda operator: operator.resize(pool, slots, by), source)
 
 
 def _act(
     name: str,
     act: Callable[[Operator], Awaitable[PoolView | None]],
-    json: bool,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Act on a pool, and show its new state."""
 
@@ -96,9 +89,7 @@ def _act(
         return pool
 
     found = operate(source, known)
-    if json:
-        screen.as_json(found)
-    else:
+    if not source.wrote(found):
         screen.table(COLUMNS, [_row(found)], SPARE)
 
 
@@ -121,18 +112,9 @@ async def _names(operator: Operator) -> list[str]:
 
 
 def _row(pool: PoolView) -> tuple[object, ...]:
-    return (
-        pool.name,
-        "paused" if pool.paused else "open",
-        _slots(pool),
-        pool.running,
-        pool.queued,
-        pool.blocked,
-        pool.scheduled,
-        pool.blocked_submitters,
-        pool.strategy,
-        pool.policy,
-    )
+    state = "paused" if pool.paused else "open"
+    counts = (pool.running, pool.queued, pool.blocked, pool.scheduled, pool.blocked_submitters)
+    return (pool.name, state, _slots(pool), *counts, pool.strategy, pool.policy)
 
 
 def _slots(pool: PoolView) -> str:

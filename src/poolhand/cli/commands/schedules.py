@@ -28,11 +28,10 @@ Name = Annotated[
 
 
 @commands.add("list", "poolhand schedules list --json")
-def list_schedules(json: options.Json = False, *, source: options.Source) -> None:
+def list_schedules(source: options.Target) -> None:
     """List schedules, with their next moments."""
     found = operate(source, lambda operator: operator.schedules())
-    if json:
-        screen.as_json(found)
+    if source.wrote(found):
         return
     # Leave out the note column if no schedule has a note.
     noted = any(one.note for one in found)
@@ -44,32 +43,26 @@ def list_schedules(json: options.Json = False, *, source: options.Source) -> Non
 
 
 @commands.add("pause", "poolhand schedules pause reports.nightly")
-def pause(
-    name: Name, by: options.By, json: options.Json = False, *, source: options.Source
-) -> None:
+def pause(name: Name, by: options.By, source: options.Target) -> None:
     """Pause a schedule in all processes until it is resumed."""
-    _show(_act(name, lambda one: one.pause_schedule(name, by), source), json)
+    _show(_act(name, lambda one: one.pause_schedule(name, by), source), source)
 
 
 @commands.add("resume", "poolhand schedules resume reports.nightly")
-def resume(
-    name: Name, by: options.By, json: options.Json = False, *, source: options.Source
-) -> None:
+def resume(name: Name, by: options.By, source: options.Target) -> None:
     """Resume a paused schedule, from its next moment on."""
-    _show(_act(name, lambda one: one.resume_schedule(name, by), source), json)
+    _show(_act(name, lambda one: one.resume_schedule(name, by), source), source)
 
 
 @commands.add("trigger", "poolhand schedules trigger reports.nightly")
-def trigger(
-    name: Name, by: options.By, json: options.Json = False, *, source: options.Source
-) -> None:
+def trigger(name: Name, by: options.By, source: options.Target) -> None:
     """Submit the task of a schedule once, now; print the id of its job.
 
     This works for a paused schedule, too, and does not change the schedule's moments.
     """
     answer = _act(name, lambda one: one.trigger_schedule(name, by), source)
-    if json:
-        screen.as_json(answer)
+    if source.wrote(answer):
+        pass
     elif answer.done:
         screen.line(screen.safe(answer.new_id or ""))
     else:
@@ -89,10 +82,8 @@ def _act(name: str, act: Callable[[Operator], Awaitable[T | None]], source: opti
     return operate(source, known)
 
 
-def _show(schedule: ScheduleView, json: bool) -> None:
-    if json:
-        screen.as_json(schedule)
-    else:
+def _show(schedule: ScheduleView, source: options.Target) -> None:
+    if not source.wrote(schedule):
         screen.table(COLUMNS, [_row(schedule)], SPARE)
 
 

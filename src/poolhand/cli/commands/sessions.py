@@ -22,12 +22,8 @@ SPARE = ("worker", "took", "try")
 MOST = 3  # tenants listed in an error
 
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The name of a session.")]
-Whose = Annotated[
-    str | None, typer.Option("--tenant", metavar="TENANT", help="The tenant of the session.")
-]
-Behind = Annotated[
-    str, typer.Option("--after", metavar="CURSOR", help="Continue after the previous page.")
-]
+Whose = Annotated[str | None, options.text("--tenant", "TENANT", "The tenant of the session.")]
+Behind = Annotated[str, options.text("--after", "CURSOR", "Continue after the previous page.")]
 
 
 @commands.add("list", "poolhand sessions list --tenant acme --limit 20")
@@ -35,14 +31,12 @@ def list_sessions(
     tenant: options.Tenant = None,
     limit: options.Limit = 50,
     after: Behind = "",
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """List sessions, by tenant and name."""
     page = operate(source, lambda operator: operator.sessions(tenant, after, limit))
-    if json:
-        screen.as_json(page)
+    if source.wrote(page):
         return
     rows = [
         (one.id, one.tenant, one.user, one.revision, one.schema, one.bytes, one.turn)
@@ -56,16 +50,14 @@ def list_sessions(
 def show(
     id: Id,
     tenant: Whose = None,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Show one session and its state."""
     found = operate(source, lambda operator: operator.session(id, tenant))
     if found is None:
         _not_found(id, tenant, source)
-    if json:
-        screen.as_json(found)
+    if source.wrote(found):
         return
     screen.facts(
         [
@@ -87,30 +79,20 @@ def show(
 def history(
     id: Id,
     tenant: Whose = None,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Show the attempts of all turns of a session, oldest first."""
     found = operate(source, lambda operator: operator.session_history(id, tenant))
     if not found:
         _not_found(id, tenant, source)
-    if json:
-        screen.as_json(found)
+    if source.wrote(found):
         return
-    rows = [
-        (
-            one.at,
-            one.job,
-            one.attempt,
-            one.status,
-            None if one.duration_ms is None else one.duration_ms / 1000,
-            one.worker,
-            one.message,
-            one.error or one.result,
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        took = None if one.duration_ms is None else one.duration_ms / 1000
+        ran = (one.attempt, one.status, took, one.worker, one.message)
+        rows.append((one.at, one.job, *ran, one.error or one.result))
     screen.table(TURNS, rows, SPARE)
 
 
@@ -128,10 +110,9 @@ def erase(
     every: Annotated[
         bool, typer.Option("--all", help="All sessions of the tenant; needs --yes.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: options.Json = False,
+    yes: options.Yes = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Erase a session: cancel its turns, then delete it and them.
 
@@ -147,8 +128,7 @@ def erase(
         if gone is None:
             _not_found(id, tenant, source)
         erased = [gone]
-    if json:
-        screen.as_json(erased)
+    if source.wrote(erased):
         return
     for one in erased:
         screen.line(f"{screen.safe(one.id)}: erased, with {many(one.turns, 'turn')}")

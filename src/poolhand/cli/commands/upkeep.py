@@ -24,7 +24,6 @@ from poolhand.cli.session import (
 )
 from poolhand.errors import Unavailable
 from poolhand.operate.actions import Operator
-from poolhand.operate.arguments import LAST
 from poolhand.operate.doctor import examine
 from poolhand.operate.store_findings import Finding, InFile, Level, OnServer
 from poolhand.operate.views import AuditView
@@ -47,17 +46,10 @@ def audit(
     limit: options.Limit = 50,
     after: Annotated[
         int | None,
-        typer.Option(
-            "--after",
-            min=0,
-            max=LAST,
-            metavar="NUMBER",
-            help="Only lines after this number; default: the newest.",
-        ),
+        options.number("--after", "NUMBER", "Only lines after this number; default: the newest."),
     ] = None,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Show the audit log: what happened, and who did it.
 
@@ -72,8 +64,7 @@ def audit(
     lines = operate(source, read)
     if not lines and not any(one.startswith(kind) for one in KINDS):
         raise fail(f"there is no kind {kind!r}; there are {', '.join(KINDS)}", Exit.USAGE)
-    if json:
-        screen.as_json({"lines": lines, "after": lines[-1].number if lines else after})
+    if source.wrote({"lines": lines, "after": lines[-1].number if lines else after}):
         return
     columns = ("number", "at", "kind", "pool", "job", "by", "what")
     rows = [(o.number, o.at, o.kind, o.pool, o.job, o.by, o.text) for o in lines]
@@ -85,9 +76,8 @@ def audit(
 @commands.add("migrate", "poolhand migrate --store sqlite:///agents.db", "poolhand migrate --check")
 def migrate(
     check: Annotated[bool, typer.Option("--check", help="Change nothing, only report.")] = False,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Migrate a store to the newest schema, or create it.
 
@@ -97,8 +87,8 @@ def migrate(
         url = named(source)
         urls.urls.append(url)
         has, knows, now = asyncio.run(_migrate(url, check))
-        if json:
-            screen.as_json({"from": has, "to": now, "newest": knows})
+        if source.wrote({"from": has, "to": now, "newest": knows}):
+            pass
         elif has == now == knows:
             screen.line(f"the schema is number {has}, the newest; nothing to do")
         elif now > knows:
@@ -134,7 +124,7 @@ async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
     "poolhand doctor --store sqlite:///agents.db",
     "poolhand doctor --store postgresql://me@host/agents",
 )
-def doctor(json: options.Json = False, *, source: options.Source) -> None:
+def doctor(source: options.Target) -> None:
     """Check the store and its workers; say how to fix problems.
 
     It checks the file and its disk, or the server with its tables, connections and open
@@ -146,9 +136,8 @@ def doctor(json: options.Json = False, *, source: options.Source) -> None:
         urls.urls.append(url)
         findings = [_version(), *_exposed_password(source.store), *asyncio.run(_examine(url))]
     wrong = [finding for finding in findings if finding.level is Level.WRONG]
-    if json:
-        screen.as_json({"ok": not wrong, "store": config.located(url), "findings": findings})
-    else:
+    found = {"ok": not wrong, "store": config.located(url), "findings": findings}
+    if not source.wrote(found):
         screen.line(f"store {screen.safe(config.located(url))}")
         rows = [(one.check, one.level, _with_fix(one)) for one in findings]
         screen.table(("check", "result", "finding"), rows)
@@ -180,7 +169,7 @@ async def _examine(url: str) -> list[Finding]:
 
 
 @commands.add("config", "poolhand config --json")
-def show_config(json: options.Json = False, *, source: options.Source) -> None:
+def show_config(source: options.Target) -> None:
     """Show all settings and where they come from.
 
     Passwords in URLs are masked.
@@ -189,9 +178,8 @@ def show_config(json: options.Json = False, *, source: options.Source) -> None:
         found = config.load(store=source.store, app=source.app)
     help_of = {setting.name: setting.help for setting in SETTINGS}
     values = found.values()
-    if json:
-        shown = [{"name": v.name, "value": v.plain, "origin": v.origin} for v in values]
-        screen.as_json({"settings": shown, "unknown": found.unknown})
+    shown = [{"name": v.name, "value": v.plain, "origin": v.origin} for v in values]
+    if source.wrote({"settings": shown, "unknown": found.unknown}):
         return
     columns = ("setting", "value", "origin", "meaning")
     rows = [(v.name, v.shown or "not set", v.origin, help_of[v.name]) for v in values]

@@ -17,7 +17,7 @@ from poolhand.cli import options, screen
 from poolhand.cli.session import StoreUrls, file_of, loaded, reported_errors
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
-from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
+from poolhand.rules.scaling.worker_count import FarmSettings, Verbosity
 from poolhand.rules.validation import shown
 from poolhand.setting_table import APP, LOGLEVELS, PROFILES
 
@@ -40,28 +40,17 @@ Name = Annotated[
 Tui = Annotated[bool, typer.Option("--tui", help="Show the farm live.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every job, too.")]
 Concurrency = Annotated[
-    int | None,
-    typer.Option("--concurrency", "-c", metavar="N", help="Jobs that one worker runs at once."),
-]
-Least = Annotated[
-    int | None, typer.Option("--min", metavar="N", help="The minimum number of workers.")
-]
-Most = Annotated[
-    int | None, typer.Option("--max", metavar="N", help="The maximum number of workers.")
+    int | None, options.text("--concurrency", "N", "Jobs that one worker runs at once.", "-c")
 ]
 Surge = Annotated[
     int | None,
-    typer.Option(
-        "--surge", metavar="N", help="Processes beyond the maximum while workers are replaced."
-    ),
+    options.text("--surge", "N", "Processes beyond the maximum while workers are replaced."),
 ]
 Pools = Annotated[
-    list[str] | None,
-    typer.Option("--pool", metavar="POOL", help="Only jobs of this pool; repeatable."),
+    list[str] | None, options.text("--pool", "POOL", "Only jobs of this pool; repeatable.")
 ]
 Grace = Annotated[
-    float | None,
-    typer.Option("--grace", metavar="SECONDS", help="Seconds that running jobs have at a stop."),
+    float | None, options.text("--grace", "SECONDS", "Seconds that running jobs have at a stop.")
 ]
 External = Annotated[
     bool | None,
@@ -69,12 +58,9 @@ External = Annotated[
         "--external/--scale", help="Keep the minimum, and only report how many workers are wanted."
     ),
 ]
-Loglevel = Annotated[
-    str | None, typer.Option("--loglevel", metavar="LEVEL", help=f"{', '.join(LOGLEVELS)}.")
-]
+Loglevel = Annotated[str | None, options.text("--loglevel", "LEVEL", f"{', '.join(LOGLEVELS)}.")]
 Profile = Annotated[
-    str | None,
-    typer.Option("--profile", metavar="NAME", help=f"{', '.join(PROFILES)}: one job a worker."),
+    str | None, options.text("--profile", "NAME", f"{', '.join(PROFILES)}: one job a worker.")
 ]
 
 
@@ -89,8 +75,8 @@ def work(
     tui: Tui = False,
     verbose: Verbose = False,
     concurrency: Concurrency = None,
-    least: Least = None,
-    most: Most = None,
+    least: options.Least = None,
+    most: options.Most = None,
     surge: Surge = None,
     pools: Pools = None,
     grace: Grace = None,
@@ -220,6 +206,6 @@ async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
     """Write the summary of a farm after its view has closed, which leaves no other output."""
     from poolhand.cli.commands.top import after_farm
 
-    text = await after_farm(app.operator(), farm, pools or app.core.served_pools())
+    text = await after_farm(app.operator(), farm, pools or app.core.declared.served())
     await app.close()
     screen.to_stderr(screen.safe(text))

@@ -19,9 +19,8 @@ from poolhand.farm.records import (
     WorkerRecord,
 )
 from poolhand.operate.actions import Operator
-from poolhand.operate.arguments import LAST
 from poolhand.operate.farms import LoneWorker, WorkersView, parts_of, silence_text
-from poolhand.operate.format import brief, fault_text, many, moment, size
+from poolhand.operate.format import fault_text, many, moment, short_duration, size
 from poolhand.operate.tables import signal_age
 from poolhand.rules.scaling.worker_count import held_text
 
@@ -46,14 +45,13 @@ UNKNOWN = "unknown"  # the state shown for workers of a silent supervisor
 
 
 @commands.add("list", "poolhand workers list --json")
-def list_workers(json: options.Json = False, *, source: options.Source) -> None:
+def list_workers(source: options.Target) -> None:
     """List worker processes with their state and load.
 
     A worker with the state "alone" was started by an app and belongs to no farm.
     """
     view = operate(source, lambda operator: operator.workers())
-    if json:
-        screen.as_json(view)
+    if source.wrote(view):
         return
     screen.table(COLUMNS, list(_rows(view)), SPARE)
     for farm in view.farms:
@@ -69,16 +67,10 @@ def list_workers(json: options.Json = False, *, source: options.Source) -> None:
 )
 def snapshot(
     id: Either,
-    after: Annotated[
-        int,
-        typer.Option(
-            "--after", min=0, max=LAST, metavar="N", help="Continue after the previous page."
-        ),
-    ] = 0,
+    after: Annotated[int, options.number("--after", "N", "Continue after the previous page.")] = 0,
     limit: options.Limit = 100,
-    json: options.Json = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Show running and recently finished jobs of a farm or worker."""
 
@@ -87,11 +79,9 @@ def snapshot(
 
     answer, farm = operate(source, look)
     found = _known(id, answer)
-    if json:
-        screen.as_json(found)
-    elif found.snapshot is not None:
+    if not source.wrote(found) and found.snapshot is not None:
         _show(found.snapshot, farm)
-    _end(found, silent=json or found.snapshot is not None)
+    _end(found, silent=source.json or found.snapshot is not None)
 
 
 @commands.add(
@@ -100,36 +90,29 @@ def snapshot(
 def drain(
     id: Either,
     by: options.By,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: options.Json = False,
+    yes: options.Yes = False,
     *,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Drain a farm or a worker: it ends when its jobs have ended.
 
     The farm replaces a drained worker. A whole farm needs a confirmation, or --yes.
     """
     if parts_of(id) != (id, None):
-        _act(id, lambda operator: operator.drain_worker(id, by), json, source)
+        _act(id, lambda operator: operator.drain_worker(id, by), source)
         return
     if not yes:
         _confirm(id, source)
-    _act(id, lambda operator: operator.drain_farm(id, by), json, source)
+    _act(id, lambda operator: operator.drain_farm(id, by), source)
 
 
 @commands.add("restart", f"poolhand workers restart {A_FARM}")
-def restart(
-    farm: Farm,
-    by: options.By,
-    json: options.Json = False,
-    *,
-    source: options.Source,
-) -> None:
+def restart(farm: Farm, by: options.By, source: options.Target) -> None:
     """Replace all workers of a farm, one after the other.
 
     Each finishes its running jobs, while a new one has already replaced it.
     """
-    _act(farm, lambda operator: operator.restart_farm(farm, by), json, source)
+    _act(farm, lambda operator: operator.restart_farm(farm, by), source)
 
 
 @commands.add(
@@ -139,16 +122,11 @@ def restart(
 )
 def bounds(
     farm: Farm,
-    minimum: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="The minimum number of workers.")
-    ] = None,
-    maximum: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="The maximum number of workers.")
-    ] = None,
+    minimum: options.Least = None,
+    maximum: options.Most = None,
     *,
     by: options.By,
-    json: options.Json = False,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Set the minimum and maximum number of workers of a farm.
 
@@ -156,20 +134,17 @@ def bounds(
     """
     if minimum is None and maximum is None:
         raise fail("give --min, --max or both", Exit.USAGE)
-    _act(farm, lambda operator: operator.set_bounds(farm, minimum, maximum, by), json, source)
+    _act(farm, lambda operator: operator.set_bounds(farm, minimum, maximum, by), source)
 
 
 def _act(
     id: str,
     act: Callable[[Operator], Awaitable[ControlAnswer | None]],
-    json: bool,
-    source: options.Source,
+    source: options.Target,
 ) -> None:
     """Act on a farm, and write its answer."""
     answer = _known(id, operate(source, act))
-    if json:
-        screen.as_json(answer)
-    _end(answer, silent=json)
+    _end(answer, silent=source.wrote(answer))
 
 
 def _known(id: str, found: T | None) -> T:
@@ -205,7 +180,7 @@ def _rows(view: WorkersView) -> Iterator[Row]:
         for worker in farm.workers:
             yield _worker_row(farm, worker)
         if not farm.workers:
-            uptime = brief((farm.written_at - farm.started_at).total_seconds())
+            uptime = short_duration((farm.written_at - farm.started_at).total_seconds())
             counts = (farm.completed, farm.failed, uptime, None, None)
             state = UNKNOWN if farm.is_silent else farm.state
             yield (None, farm.id, _host(farm.host), farm.pid, state, None, *counts)
@@ -214,20 +189,12 @@ def _rows(view: WorkersView) -> Iterator[Row]:
 
 
 def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
-    return (
-        worker.id,
-        farm.id,
-        _host(farm.host),
-        worker.pid,
-        _state(farm, worker),
-        f"{worker.active}/{worker.slots}",
-        worker.completed,
-        worker.failed,
-        # Both times are of the farm's clock: this machine's may differ.
-        brief((farm.written_at - worker.started_at).total_seconds()),
-        size(worker.memory),
-        f"{signal_age(farm, worker):.1f} s ago",
-    )
+    # Both times are of the farm's clock: this machine's may differ.
+    up = short_duration((farm.written_at - worker.started_at).total_seconds())
+    load = (f"{worker.active}/{worker.slots}", worker.completed, worker.failed, up)
+    heard = f"{signal_age(farm, worker):.1f} s ago"
+    which = (worker.id, farm.id, _host(farm.host), worker.pid, _state(farm, worker))
+    return (*which, *load, size(worker.memory), heard)
 
 
 def _state(farm: FarmRecord, worker: WorkerRecord) -> str:
@@ -235,7 +202,7 @@ def _state(farm: FarmRecord, worker: WorkerRecord) -> str:
         return UNKNOWN
     if worker.leaving_at is None:
         return worker.state
-    return f"{worker.state} {brief((farm.written_at - worker.leaving_at).total_seconds())}"
+    return f"{worker.state} {short_duration((farm.written_at - worker.leaving_at).total_seconds())}"
 
 
 def _lone_row(lone: LoneWorker) -> Row:
@@ -257,7 +224,7 @@ def _standing(farm: FarmRecord) -> str:
     if farm.troubles:
         newest = max(farm.troubles, key=lambda one: one.at)
         # Both times are of the farm's clock.
-        ago = brief((farm.written_at - newest.at).total_seconds())
+        ago = short_duration((farm.written_at - newest.at).total_seconds())
         trouble = f"; last trouble, {ago} ago: {newest.text}"
     return (
         f"{farm.id} ({farm.app}): {farm.state}, {many(farm.wanted, 'worker')} wanted "

@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 
 from poolhand.errors import BadSignature, PoolhandError, ResultNotKept, Undecodable, WireError
 from poolhand.rules.job import Job
-from poolhand.rules.retry import Retry, RetryRecord, recorded
+from poolhand.rules.outcome import Retry, RetryRecord, recorded
 from poolhand.runtime import Identity
 from poolhand.wire.payload import decode, encode
 
@@ -59,7 +59,7 @@ def read_call_record(data: bytes, job_id: str) -> CallRecord:
     try:
         return _decoder.decode(data)
     except Exception as error:
-        text = f"what job {job_id} was ordered with cannot be read: {error}"
+        text = f"the call record of job {job_id} cannot be read: {error}"
         raise Undecodable(text[:500]) from error
 
 
@@ -69,19 +69,9 @@ CALL, CONTEXT, RESULT = "call", "context", "result"
 def bound_to(job: Job, record: CallRecord, run: str) -> tuple[Any, ...]:
     """Return the values that a signed call is bound to: its identity, and how it may be run."""
     retry = record.retry
-    return (
-        run,
-        record.task,
-        job.pool,
-        job.tenant,
-        job.session,
-        job.user,
-        _seconds(record.timeout),
-        _seconds(record.soft_timeout),
-        None if retry is None else _numbers(retry),
-        record.run_in,
-        record.rerun,
-    )
+    times = _seconds(record.timeout), _seconds(record.soft_timeout)
+    how = None if retry is None else _numbers(retry), record.run_in, record.rerun
+    return (run, record.task, job.pool, job.tenant, job.session, job.user, *times, *how)
 
 
 def bound(purpose: str, to: tuple[Any, ...]) -> bytes:

@@ -63,12 +63,32 @@ def put(stream: TextIO, text: str) -> None:
         stream.flush()
 
 
-class Attributed:
-    """A stream of this process; passes output of jobs on line by line, each with its job."""
+class ReplacedStream:
+    """A stream in place of stdout or stderr; all that it does not do itself the original does."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self._name = name
         self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Attributed(ReplacedStream):
+    """A stream of this process; passes output of jobs on line by line, each with its job."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        super().__init__(name, stream)
         self.buffer = AttributedBytes(self)
 
     def write(self, text: str) -> int:
@@ -89,19 +109,9 @@ class Attributed:
         found: ShownLine | None = inside.attempt_values.get(key)
         return found if found is not None else _make(inside, key, self._stream)
 
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 class AttributedBytes:
@@ -188,16 +198,16 @@ class Output:
             if rest:
                 self._parts[who] = rest
         for line in lines:
-            self.tell({"stream": stream, "text": line})
+            self.add({"stream": stream, "text": line})
 
     def close(self) -> None:
         """Emit the lines that were never completed."""
         with self._lock:
             parts, self._parts = self._parts, {}
         for (stream, _), text in parts.items():
-            self.tell({"stream": stream, "text": text})
+            self.add({"stream": stream, "text": text})
 
-    def tell(self, line: dict[str, Any]) -> None:
+    def add(self, line: dict[str, Any]) -> None:
         if self._left < 0:
             return
         line["text"] = line["text"][:LONGEST_LINE].encode(errors="replace").decode()
@@ -230,28 +240,14 @@ def close_output(attempt_values: dict[str, Any]) -> None:
     close_shown(attempt_values)
 
 
-class Tee:
+class Tee(ReplacedStream):
     """A stream that captures output of jobs and passes everything on to the original one."""
-
-    def __init__(self, name: str, stream: TextIO) -> None:
-        self._name = name
-        self._stream = stream
 
     def write(self, text: str) -> int:
         output = output_of(running.get())
         if output is not None and isinstance(text, str):
             output.write(self._name, text)
-        return self._stream.write(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return super().write(text)
 
 
 class JobHandler(logging.Handler):
@@ -264,7 +260,7 @@ class JobHandler(logging.Handler):
         try:
             text = self.format(record)
             level, name = record.levelname, record.name
-            output.tell({"stream": "log", "level": level, "logger": name, "text": text})
+            output.add({"stream": "log", "level": level, "logger": name, "text": text})
         except Exception:
             self.handleError(record)
 

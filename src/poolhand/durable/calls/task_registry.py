@@ -16,8 +16,13 @@ from msgspec import ValidationError
 
 from poolhand.context import restored, running
 from poolhand.durable.calls.capture import attribute_output, captured, close_output, show_log
-from poolhand.durable.calls.declaration import is_defined_anew, is_same_source, source_of
-from poolhand.durable.calls.schema import arguments_schema, version_of
+from poolhand.durable.calls.declaration import (
+    arguments_schema,
+    is_defined_anew,
+    is_same_source,
+    source_of,
+    version_of,
+)
 from poolhand.durable.calls.signature import Call, Signature
 from poolhand.durable.calls.unfit import outdated
 from poolhand.errors import Undecodable, UsageError
@@ -34,9 +39,8 @@ from poolhand.rules.json_values import Canonical
 from poolhand.rules.queue.idempotency import call_digest
 from poolhand.rules.validation import NAME, shown
 from poolhand.wire.codec import PICKLE
-from poolhand.wire.envelope import compress
-from poolhand.wire.payload import CODECS, LONGEST_REASON
-from poolhand.wire.wire import Wire
+from poolhand.wire.envelope import compress, short_text
+from poolhand.wire.payload import CODECS, LONGEST_REASON, Wire
 
 UNCHECKED = ""  # in place of a codec: values are not checked against it
 WIRE = "wire"  # key in the values of an attempt: the Wire of its app
@@ -173,7 +177,7 @@ class TaskCode:
             reason = str(error.__cause__)[:LONGEST_REASON]
             text = outdated(self._kept_call, str(signature), reason)
             raise Undecodable(text) from error.__cause__
-        if not is_same_task(call[0], self.name):
+        if call[0] != self.name and not is_same_task(call[0], self.name):
             text = f"{self._kept_call} is one of {call[0]!a}; it was moved, and is not made"
             raise Undecodable(text)
         args, kwargs = signature.unbind(call)
@@ -385,11 +389,6 @@ def _enveloped(codec: str, body: bytes, wire: Wire) -> Iterator[bytes]:
     body = body if packed is None else packed
     if wire.ring is not None:
         for key_id in wire.ring.names:
-            data = HEAD + bytes((flags | SIGNED,)) + _short(codec) + _short(key_id) + body
+            data = HEAD + bytes((flags | SIGNED,)) + short_text(codec) + short_text(key_id) + body
             yield data + wire.ring.former_signature(key_id, data)
-    yield HEAD + bytes((flags,)) + _short(codec) + body
-
-
-def _short(text: str) -> bytes:
-    encoded = text.encode()
-    return bytes((len(encoded),)) + encoded
+    yield HEAD + bytes((flags,)) + short_text(codec) + body

@@ -10,17 +10,16 @@ from poolhand.agents.session import Session, SessionTerms, turn_of
 from poolhand.durable.calls.declaration import checked_function, name_of_global
 from poolhand.durable.calls.task_registry import KNOWN, TaskCode, TaskRegistry
 from poolhand.durable.catalogue import AGENT, TASK, Catalogue
-from poolhand.durable.client.declared_pools import DeclaredPools
 from poolhand.durable.client.named_task import NamedTasks
 from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.client.task import Task
 from poolhand.durable.scheduler import Scheduler
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
-from poolhand.pool.engine.work import where_to_run
+from poolhand.pool.options import where_to_run
 from poolhand.rules import schedule
 from poolhand.rules.validation import Seconds, shown
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -218,7 +217,6 @@ class Registration:
         self,
         client: StoreClient,
         wire: Wire,
-        declared: DeclaredPools,
         codes: TaskRegistry,
         catalogue: Catalogue,
         named: NamedTasks,
@@ -226,7 +224,7 @@ class Registration:
     ) -> None:
         self._client = client
         self._wire = wire
-        self._declared = declared
+        self._declared = client.declared
         self._codes = codes
         self._catalogue = catalogue
         self._named = named

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.context import running, snapshot
+from poolhand.context import REGISTERED, running, snapshot
 from poolhand.contract import JobRequest, Refusal
 from poolhand.durable.calls.call_record import (
     CALL,
@@ -36,6 +36,12 @@ from poolhand.rules.job import Ids, Job, Status, full_id
 from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.idempotency import key_conflict
 from poolhand.runtime import Identity, Runtime
+
+# The fields of a dead job that the job which runs it again has, too.
+KEPT = (
+    *("name", "pool", "pool_id", "key", "priority"),
+    *("session", "tenant", "user", "idempotency_key"),
+)
 
 
 class TaskCall(Struct, frozen=True):
@@ -103,28 +109,15 @@ class JobRequests:
             run_at=terms.options.run_at,
         )
 
-    def again(self, job: Job, brief: bytes, by: str) -> JobRequest:
+    def again(self, job: Job, record: bytes, by: str) -> JobRequest:
         """Return the request that runs a dead job again, as a new job."""
-        anew = Job(
-            id=self._next_ids(1)[0],
-            pool=job.pool,
-            pool_id=job.pool_id,
-            status=Status.QUEUED,
-            submitted_at=self._runtime.wall(),
-            name=job.name,
-            submitted_by=by,
-            key=job.key,
-            priority=job.priority,
-            session=job.session,
-            tenant=job.tenant,
-            user=job.user,
-            idempotency_key=job.idempotency_key,
-            continues=job.run,
-        )
+        same: dict[str, Any] = {name: getattr(job, name) for name in KEPT}
+        same |= {"submitted_at": self._runtime.wall(), "submitted_by": by, "continues": job.run}
+        anew = Job(id=self._next_ids(1)[0], status=Status.QUEUED, **same)
         expires = None
         if job.expires_at is not None:
             expires = (job.expires_at - job.submitted_at).total_seconds()
-        return JobRequest(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
+        return JobRequest(anew, record, expires=expires, rerun_failed=True, revives=job.id)
 
     def copy(
         self, request: JobRequest, by: str, key: str | None = None, code: TaskCode | None = None
@@ -137,9 +130,11 @@ class JobRequests:
         now = self._runtime.wall()
         job = replace(request.job, id=id, submitted_at=now, submitted_by=by, idempotency_key=key)
         record = (
-            request.brief if code is None or not code.signs else _signed_for(job, request, code)
+            request.call_record
+            if code is None or not code.signs
+            else _signed_for(job, request, code)
         )
-        return replace(request, job=job, brief=record)
+        return replace(request, job=job, call_record=record)
 
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
@@ -169,7 +164,7 @@ def _call_record(call: TaskCall, job: Job, options: Options) -> CallRecord:
     if code is None:
         return _plain(call, options, b"")
     record = _plain(call, options, code.pack(call.args, call.kwargs))
-    brought = snapshot()
+    brought = snapshot() if REGISTERED else None
     return replace(record, context=code.pack_context(brought)) if brought else record
 
 
@@ -189,7 +184,7 @@ def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallR
 
 def _signed_for(job: Job, request: JobRequest, code: TaskCode) -> bytes:
     """Return the call record of a request with call and context signed for another job."""
-    record = read_call_record(request.brief, request.job.id)
+    record = read_call_record(request.call_record, request.job.id)
     to = bound_to(job, record, job.run)
     payload = code.sign(record.payload, bound(CALL, to))
     context = None if record.context is None else code.sign(record.context, bound(CONTEXT, to))

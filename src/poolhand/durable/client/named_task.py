@@ -28,7 +28,7 @@ from poolhand.rules.json_schema import schema_fault
 from poolhand.rules.plain import safe
 from poolhand.rules.validation import NAME, shown
 from poolhand.wire.codec import JSON
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 KNOWN_FOR = 5.0  # seconds for which the published tasks of a store are cached
 MOST_NAMED = 10  # the most task names in an error

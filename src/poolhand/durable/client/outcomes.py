@@ -116,7 +116,7 @@ class JobWatcher:
     def is_awaited(self, id: str) -> bool:
         return id in self._waiting
 
-    def tell(self, id: str, stored: Stored | None) -> None:
+    def answer(self, id: str, stored: Stored | None) -> None:
         """Answer the waiters for a job whose state is known."""
         for reply in self._waiting.pop(id, ()):
             self._thread.answer(reply, stored)
@@ -133,8 +133,7 @@ class JobWatcher:
         while True:
             await self._hinted()
             began = loop.time()
-            await self._look_around()
-            if self.looked is not None:
+            if await self._look_around() and self.looked is not None:
                 await self.looked()
             self._thread.well(self.name)
             # Pause even if more hints come: the cost of a poll grows with the number of waiters. At
@@ -153,16 +152,19 @@ class JobWatcher:
                 pass
         self._look.clear()
 
-    async def _look_around(self) -> None:
-        ids = list(self._waiting)
+    async def _look_around(self) -> bool:
+        """Poll the awaited jobs; return whether there are some that do not have the state yet."""
+        ids, pending = list(self._waiting), False
         for start in range(0, len(ids), MOST_AT_ONCE):
             some = ids[start : start + MOST_AT_ONCE]
             at = self._thread.runtime.monotonic()
             for id, stored in zip(some, await self._thread.store.get(some), strict=True):
                 if self._settled(stored):
-                    self.tell(id, stored)
+                    self.answer(id, stored)
                 elif self.met is not None and stored is not None:
+                    pending = True
                     self.met(stored.job, at)
+        return pending
 
     def _drop_gone(self) -> None:
         """Remove the waiters that do not wait any more."""
@@ -220,13 +222,13 @@ class Outcomes:
         if known is not None and job.status.terminal:
             known.end_with(value, error)
 
-    def tell(self, job: Job) -> None:
+    def ended(self, job: Job) -> None:
         """Note that a job of this process has ended as expected."""
         known = self._seen.get(job.id)
         if known is not None:
             known.job = job
         if self.watch.is_awaited(job.id):
-            self.watch.tell(job.id, Stored(job))
+            self.watch.answer(job.id, Stored(job))
 
     def retract(self, job: Job) -> None:
         """Drop the expected value and error: the write was refused, as the claim was lost."""

@@ -15,7 +15,7 @@ from poolhand.durable.client.declared_pools import DeclaredPools
 from poolhand.durable.client.job_request import JobRequests, refused, waited
 from poolhand.durable.client.outcomes import KnownJob
 from poolhand.durable.client.ticket import StoredTicket, SyncTicket
-from poolhand.durable.client.transaction import refuse_within
+from poolhand.durable.client.transaction import AROUND, refuse_within
 from poolhand.durable.connection.connection import ConnectionSlot, OpenStore, StoreConnection
 from poolhand.durable.connection.store_thread import Answer, give_up
 from poolhand.errors import Unavailable
@@ -29,7 +29,7 @@ from poolhand.rules.job import Job
 from poolhand.rules.queue.backpressure import Bounded, OnFull, Policy, capacity
 from poolhand.rules.queue.stored_desk import pool_id
 from poolhand.runtime import Runtime
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 T = TypeVar("T")
 
@@ -43,18 +43,18 @@ TOO_SLOW = (
 class StoreSubmitter:
     """Sends job requests to the store, waits where a pool blocks submitters, returns tickets.
 
-    While events have subscribers, events are passed to `tell`, by default `events.emit`.
+    While events have subscribers, events are passed to `emit`, by default `events.emit`.
     """
 
     def __init__(
         self,
         opened: OpenStore,
         events: events.Events,
-        tell: Callable[[events.Event], None] | None = None,
+        emit: Callable[[events.Event], None] | None = None,
     ) -> None:
         self._opened = opened
         self._events = events
-        self._tell = events.emit if tell is None else tell
+        self._emit = events.emit if emit is None else emit
 
     async def submit(
         self, requests: Sequence[JobRequest], how: SubmitContext
@@ -63,7 +63,8 @@ class StoreSubmitter:
         try:
             async with asyncio.timeout(ACCEPT_WITHIN):
                 connection = await self._opened.connection()
-                refuse_within(connection, "submit_in(tx, …)")
+                if AROUND.get() is not None:
+                    refuse_within(connection, "submit_in(tx, …)")
                 # Register before adding: jobs may be over before their tickets are made.
                 at = connection.thread.runtime.monotonic()
                 known = [connection.outcomes.seen(request.job, at) for request in requests]
@@ -84,7 +85,7 @@ class StoreSubmitter:
         if isinstance(answer, Refusal):
             error = refused(answer, name)
             if self._events.live:
-                self._tell(events.SubmitRefused(answer.pool, error.code, answer.policy))
+                self._emit(events.SubmitRefused(answer.pool, error.code, answer.policy))
             raise error
         if self._events.live:
             for one in answer:
@@ -107,13 +108,13 @@ class StoreSubmitter:
         job = added.job
         match added.entry:
             case Admission.JOINED:
-                self._tell(events.JobJoined(job.pool, job))
+                self._emit(events.JobJoined(job.pool, job))
             case Admission.BLOCKED_SUBMITTER:
-                self._tell(events.SubmitterParked(job.pool, job, 1))
+                self._emit(events.SubmitterParked(job.pool, job, 1))
             case Admission.ACCEPTED | Admission.REJECTED:
-                self._tell(events.JobSubmitted(job.pool, job))
+                self._emit(events.JobSubmitted(job.pool, job))
                 if added.entry is Admission.REJECTED:
-                    self._tell(events.JobEnded(job.pool, job))
+                    self._emit(events.JobEnded(job.pool, job))
 
     async def _add(
         self, connection: StoreConnection, requests: Sequence[JobRequest], waits: bool
@@ -156,8 +157,7 @@ class StoreSubmitter:
                 raise waited(requests[0].job.pool, limit, str(how.policy)) from None
             return [found.get(request.job.id, one.job) for request, one in both]
         except BaseException:
-            batch = JobBatch(tuple(requests))
-            connection.thread.do("withdraw", lambda: give_up(connection.store, ids, batch))
+            connection.thread.do("withdraw", lambda: give_up(connection.store, ids))
             raise
 
     async def _has_place(
@@ -202,11 +202,11 @@ async def _came_in(
 ) -> dict[str, Job] | None:
     """Withdraw blocked jobs; return them if all were accepted at the last moment."""
     store = connection.store
-    came_in = await store.withdraw(ids)
+    found = await store.cancel(ids, "submitter", blocked_only=True)
+    came_in = {one.job.id: one.job for one in found if one is not None}
     if len(came_in) == len(ids):
-        return {one.job.id: one.job for one in await store.get(ids) if one is not None}
-    batch = JobBatch(tuple(requests))
-    await give_up(store, [request.job.id for request in requests], batch)
+        return came_in
+    await give_up(store, [request.job.id for request in requests])
     return None
 
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
 from itertools import islice
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    ParamSpec,
-    TypedDict,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, overload
+
+from msgspec.structs import replace
 
 from poolhand.contract import JobRequest
 from poolhand.durable.calls.task_registry import TaskCode
@@ -25,13 +18,20 @@ from poolhand.durable.client.transaction import Transaction, UserConnection
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.work import where_to_run
 from poolhand.pool.mapping import key_faults, map_faults
-from poolhand.pool.options import Options, Origin, SubmitTerms, terms, with_changes
+from poolhand.pool.options import (
+    Options,
+    Origin,
+    SubmitTerms,
+    defaults,
+    terms,
+    where_to_run,
+    with_changes,
+)
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.outcome import Retry
 from poolhand.rules.plain import safe
-from poolhand.rules.retry import Retry
 from poolhand.rules.validation import Seconds, raise_faults, shown
 
 P = ParamSpec("P")
@@ -247,9 +247,8 @@ class TaskSubmitter(Generic[P, T]):
         """Return the options with those of the pool, which may be declared after the task."""
         config = self._config()
         if self._made is None or self._made[0] is not config:
-            options = with_changes(
-                _defaults(config), config, self._changes, durable=True, origin=self._origin
-            )
+            usual = replace(defaults(config), retry=config.retry or USUAL_RETRY)
+            options = with_changes(usual, config, self._changes, durable=True, origin=self._origin)
             self._check_code(config, options.run_in)
             made = terms(options, self._pool, self._client.pool_id(self._pool))
             self._made = config, made
@@ -301,15 +300,6 @@ BY_DECORATOR = Origin("@app.task", ("pool", "name"))
 
 # Retry by default: a crash or a provider's hiccup should not lose a job. A pool may override it.
 USUAL_RETRY = Retry()
-
-
-def _defaults(config: PoolConfig) -> Options:
-    return Options(
-        timeout=config.timeout,
-        soft_timeout=config.soft_timeout,
-        retry=USUAL_RETRY if config.retry is None else config.retry,
-        run_in=config.run_in,
-    )
 
 
 # The names in other task queues.

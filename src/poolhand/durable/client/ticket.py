@@ -33,7 +33,7 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
 from poolhand.rules.validation import OptionRule, Seconds, is_whole
-from poolhand.wire.wire import Wire
+from poolhand.wire.payload import Wire
 
 T = TypeVar("T")
 

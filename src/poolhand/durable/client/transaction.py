@@ -15,7 +15,7 @@ from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 
 # The innermost transaction opened around the running code, possibly already over.
-_around: ContextVar[Transaction | None] = ContextVar("poolhand_transaction", default=None)
+AROUND: ContextVar[Transaction | None] = ContextVar("poolhand_transaction", default=None)
 
 
 @runtime_checkable
@@ -58,7 +58,7 @@ async def transaction(connection: StoreConnection) -> AsyncIterator[Transaction]
     refuse_within(connection, "the transaction that is open")
     ask = connection.thread.ask
     opened = Transaction(connection, await _begun(connection))
-    _around.set(opened)
+    AROUND.set(opened)
     try:
         yield opened
     except BaseException:
@@ -72,7 +72,7 @@ async def transaction(connection: StoreConnection) -> AsyncIterator[Transaction]
 
 def refuse_within(connection: StoreConnection, instead: str) -> None:
     """Raise if the caller is inside a transaction: a separate write would deadlock with it."""
-    around = _around.get()
+    around = AROUND.get()
     if around is None or around.over or around.connection is not connection:
         return
     # Tasks started inside run on their own, and may wait.

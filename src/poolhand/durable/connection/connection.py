@@ -23,8 +23,7 @@ from poolhand.durable.leases import nested_waits as nested
 from poolhand.durable.leases.heartbeat import OWNERS, Heartbeat
 from poolhand.durable.leases.nested_waits import NestedWaits
 from poolhand.durable.leases.reaper import ClosureHomes, Leader, Reaper
-from poolhand.durable.streams.event_reader import EventReader
-from poolhand.durable.streams.event_writer import KEEP_EVENTS, EventWriter
+from poolhand.durable.streams.events import KEEP_EVENTS, EventReader, EventWriter
 from poolhand.durable.streams.job_api import JobStoreApi
 from poolhand.errors import StoreError, Unavailable
 from poolhand.observe.events import Events, JobEnded, JobRetried

@@ -78,7 +78,7 @@ class AddBatch:
         """The ids of the jobs of this batch that were accepted or whose submitter is blocked."""
         if self.answer is None or isinstance(self.answer, Refusal):
             return []
-        own = {order.job.id for order in self.batch.orders}
+        own = {request.job.id for request in self.batch.requests}
         found = (
             one.job.id
             for one in self.answer
@@ -110,7 +110,7 @@ class StoreThread:
             AbstractEventLoop, list[tuple[CallResult, Any, BaseException | None]]
         ] = {}
         self._tasks: dict[Task[None], Sequence[CallResult]] = {}
-        self._told: dict[str, type[BaseException]] = {}
+        self._reported: dict[str, type[BaseException]] = {}
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Await `call` on the store thread; return its result on the running loop."""
@@ -199,8 +199,8 @@ class StoreThread:
 
     def trouble(self, what: str, error: BaseException, is_retried: bool = True) -> None:
         """Report a failure, once until `well` clears it."""
-        if self._told.get(what) is not type(error):
-            self._told[what] = type(error)
+        if self._reported.get(what) is not type(error):
+            self._reported[what] = type(error)
             text = f"{type(error).__name__}: {error}"
             if is_retried and isinstance(error, StoreError):
                 line = f"the store connection fails at {what!r} and is retried: {text}"
@@ -212,7 +212,7 @@ class StoreThread:
 
     def well(self, what: str) -> None:
         """Note that something works again."""
-        self._told.pop(what, None)
+        self._reported.pop(what, None)
 
     async def close(self, work: Work) -> None:
         """Run the last work, then end the loop, even if cancelled; from another loop."""
@@ -314,7 +314,7 @@ class StoreThread:
                     await self._add([one])
                 return
             for one in adds:
-                self.answer(one.reply, None, _told_as(error))
+                self.answer(one.reply, None, _for_caller(error))
             if isinstance(error, CancelledError):
                 raise
             return
@@ -332,13 +332,13 @@ class StoreThread:
     def _take_back(self, adding: AddBatch) -> None:
         ids = adding.taken
         if ids:
-            self._do("withdraw", lambda: give_up(self.store, ids, adding.batch))
+            self._do("withdraw", lambda: give_up(self.store, ids))
 
     async def _call(self, call: Callable[[], Awaitable[Any]], reply: CallResult) -> None:
         try:
             value = await call()
         except BaseException as error:
-            self.answer(reply, None, _told_as(error))
+            self.answer(reply, None, _for_caller(error))
             if isinstance(error, CancelledError):
                 raise
         else:
@@ -366,14 +366,14 @@ class StoreThread:
             await asyncio.sleep(RESTART_AFTER)
 
 
-async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
+async def give_up(store: Store, ids: list[str]) -> None:
     """Withdraw jobs whose submitter left.
 
     Of those accepted meanwhile, cancel the ones without an idempotency key.
     """
-    came_in = set(await store.withdraw(ids))
-    keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
-    unwanted = [id for id in keyless if id in came_in]
+    found = await store.cancel(ids, "submitter", blocked_only=True)
+    jobs = (one.job for one in found if one is not None)
+    unwanted = [job.id for job in jobs if job.idempotency_key is None]
     if unwanted:
         await store.cancel(unwanted, "submitter")
 
@@ -382,7 +382,7 @@ def _closed() -> Unavailable:
     return Unavailable("this process closed the store before it answered; use the app again")
 
 
-def _told_as(error: BaseException) -> BaseException:
+def _for_caller(error: BaseException) -> BaseException:
     """Translate an error for the caller: a cancellation of the store thread becomes Unavailable."""
     return _closed() if isinstance(error, CancelledError) else error
 

@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Lease, Owner, Put, Store
+from poolhand.contract import Lease, Owner, Put, Store
 from poolhand.durable.catalogue import PUBLISH_EVERY, PublishedTasks
 from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.errors import StoreError
 from poolhand.pool.slots.runner import own_task
-from poolhand.rules.deadlock import WorkerSlots
 from poolhand.rules.job import HARD_TIMEOUT, Job
 from poolhand.rules.plain import safe
+
+if TYPE_CHECKING:
+    from poolhand.durable.worker.dispatcher import Dispatcher
 
 # Seconds without a renewal, as measured by another process, after which a lease expires.
 LEASE = 30.0
@@ -49,45 +51,6 @@ _NUMBERS = count(1)  # of the workers of this process
 OWNERS: set[str] = set()
 
 
-class AttachedWorker(Protocol):
-    """A worker of this process, as its store connection uses it; implemented by `Dispatcher`."""
-
-    @property
-    def task(self) -> Task[None] | None:
-        """The task that claims and writes for the worker; done when all is written."""
-
-    @property
-    def catalogue(self) -> PublishedTasks | None:
-        """The tasks it has, if it publishes them."""
-
-    def tokens(self) -> Sequence[int]:
-        """Return the tokens of its running claims."""
-
-    def pools(self) -> tuple[str, ...] | None:
-        """Return the names of the pools it serves, None for all."""
-
-    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
-        """Return its slots and what runs there, given which ids each job awaits."""
-
-    def hint(self) -> None:
-        """Signal that there may be something to claim."""
-
-    def report_reaped(self, changes: Sequence[Change], crashed: bool) -> None:
-        """Report jobs of reaped owners as if their attempts had ended here."""
-
-    def lose(self, tokens: Sequence[int]) -> None:
-        """Stop the jobs whose claims are lost."""
-
-    def give_up(self) -> None:
-        """Stop everything and hand it back, as the lease may soon expire."""
-
-    def cancel(self, tokens: Sequence[int]) -> None:
-        """Stop the jobs for which cancellation was requested."""
-
-    def stop_worker(self) -> None:
-        """Stop, and hand back what runs."""
-
-
 class Heartbeat:
     """Holds the one owner that stands for this process; lives on the store thread's loop."""
 
@@ -96,7 +59,7 @@ class Heartbeat:
         self._now = thread.runtime.monotonic
         self._hinted = asyncio.Event()
         self._renewed_at = self._now()
-        self.workers: list[AttachedWorker] = []
+        self.workers: list[Dispatcher] = []
         self.owner = self._new_owner()
         self._enrolled: Owner | None = None
         self._publish_at = 0.0
@@ -109,12 +72,12 @@ class Heartbeat:
     def hint(self) -> None:
         self._hinted.set()
 
-    def join(self, worker: AttachedWorker) -> None:
+    def join(self, worker: Dispatcher) -> None:
         """Renew the leases of a worker, and publish that this process works."""
         self.workers.append(worker)
         self.hint()
 
-    def part(self, worker: AttachedWorker) -> None:
+    def part(self, worker: Dispatcher) -> None:
         if worker in self.workers:
             self.workers.remove(worker)
             self.hint()
@@ -214,7 +177,7 @@ class Heartbeat:
     def _catalogues(self) -> list[PublishedTasks]:
         return [one.catalogue for one in self.workers if one.catalogue is not None]
 
-    def _each(self, call: Callable[[AttachedWorker], None]) -> None:
+    def _each(self, call: Callable[[Dispatcher], None]) -> None:
         for worker in list(self.workers):
             call(worker)
 
@@ -297,11 +260,8 @@ class StuckSlots:
         store = self._thread.store
         key = f"{STUCK}{self._heartbeat.owner.id}/{self._number}"
         jobs = tuple(self._jobs.values())
-        if jobs:
-            data = msgspec.json.encode(WorkerStuck(self._slots(), jobs))
-            await store.put([Put(key, data, None, KEEP_STUCK)])
-        else:
-            await store.delete(key)
+        data = msgspec.json.encode(WorkerStuck(self._slots(), jobs)) if jobs else None
+        await store.put([Put(key, data, None, KEEP_STUCK)])
 
 
 class StuckProcess(Struct, frozen=True):
@@ -337,12 +297,9 @@ async def stuck_processes(store: Store, leases: Sequence[Lease]) -> list[StuckPr
     for key in await store.scan(STUCK, limit=MOST_STUCK):
         owner = key.removeprefix(STUCK).partition("/")[0]
         document = await store.get_document(key) if owner in living else None
-        # A newer version may write documents that this one cannot read.
-        with suppress(msgspec.DecodeError):
-            if document is not None:
-                found.setdefault(owner, []).append(
-                    msgspec.json.decode(document[0], type=WorkerStuck)
-                )
+        stuck = None if document is None else document.read(WorkerStuck)
+        if stuck is not None:
+            found.setdefault(owner, []).append(stuck)
     return [
         StuckProcess(
             living[owner],

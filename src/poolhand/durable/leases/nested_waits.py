@@ -21,7 +21,7 @@ from poolhand.contract import Filter, Owner, PoolRow, Put, Store
 from poolhand.durable.client.outcomes import JobWatcher
 from poolhand.durable.leases.heartbeat import Heartbeat
 from poolhand.errors import Deadlock
-from poolhand.farm.records import FARMS, FarmRecord, FarmState, WorkerState, read
+from poolhand.farm.records import FARMS, FarmRecord, FarmState, WorkerState
 from poolhand.observe.events import DeadlockFound
 from poolhand.observe.failures import warn
 from poolhand.rules.deadlock import ProcessWaits, WaitGraph, never_finishing
@@ -72,7 +72,7 @@ class NestedWaits:
                 # Clear before the document is deleted: a wait that begins meanwhile sets it again.
                 self._begun.clear()
                 self._suspects.clear()
-                await self._thread.store.delete(self._key)
+                await self._thread.store.put([Put(self._key, None)])
             self._thread.well("nested waits")
 
     @property
@@ -189,7 +189,7 @@ async def _written(store: Store, owners: Sequence[Owner]) -> Written:
     for key in await store.scan(NESTED, limit=MOST):
         owner = key.removeprefix(NESTED)
         document = await store.get_document(key) if owner in living else None
-        waits = None if document is None else read(document[0], ProcessWaits)
+        waits = None if document is None else document.read(ProcessWaits)
         if document is not None and waits is not None:
             found[owner] = waits, document[1]
     return found
@@ -261,7 +261,7 @@ async def _open_pools(
 
 async def _farms(store: Store) -> list[FarmRecord]:
     documents = [await store.get_document(key) for key in await store.scan(FARMS, limit=MOST)]
-    records = [read(one[0], FarmRecord) for one in documents if one is not None]
+    records = [one.read(FarmRecord) for one in documents if one is not None]
     return [one for one in records if one is not None]
 
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from poolhand.contract import Change, Lease, Owner, Put, Store
 from poolhand.durable.leases.heartbeat import CLEAN_EXIT, LEASE, OWNERS, Heartbeat
-from poolhand.durable.streams.event_reader import last_number
+from poolhand.durable.streams.events import last_number
 from poolhand.durable.streams.job_api import logged
 from poolhand.durable.worker.executor import crashed, stopped
 from poolhand.observe.events import OwnerReaped, SessionFreed
@@ -158,7 +158,7 @@ class Leader:
         store, me = self._thread.store, self._heartbeat.owner.id.encode()
         found = await store.get_document(LEADER)
         if found is not None and found[0] == me:
-            await store.delete(LEADER, found[1])
+            await store.put([Put(LEADER, None, found.version)])
 
     async def _leads(self) -> bool:
         """Return whether this process leads; try to become leader when that is due."""

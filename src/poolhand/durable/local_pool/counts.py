@@ -7,7 +7,6 @@ or in another process, has to be polled.
 
 from __future__ import annotations
 
-from asyncio import _get_running_loop
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -18,20 +17,8 @@ from msgspec import Struct
 from poolhand.contract import PoolRow, Store, Stored
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.drain import DrainReport
-from poolhand.pool.engine.views import (
-    Examined,
-    PoolHealth,
-    PoolSnapshot,
-    PoolStats,
-    WorkerHealth,
-    busy_among,
-    ceiling,
-    each_worker,
-    stale_among,
-)
 from poolhand.rules.explain import home_of
 from poolhand.rules.job import WAITING, Job, Status
-from poolhand.rules.queue.backpressure import capacity
 from poolhand.rules.queue.stored_desk import undeclared
 
 LOT = 500
@@ -157,11 +144,6 @@ def _is_open(job: Job) -> bool:
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Status.EXPIRED)
 
 
-Named = tuple[str, datetime, bool]  # the id of a pool, when it was created, whether it drains
-# Running jobs, stuck slots and workers of this process.
-Here = tuple[list[Job], int, dict[str, WorkerHealth]]
-
-
 class StoreCounts(Struct, frozen=True):
     """The state of the pool in the store at `as_of`: its row, and how many jobs of each status.
 
@@ -222,62 +204,3 @@ class PoolCounts:
         completed, failed, cancelled, rejected, expired = (self.heard[one] for one in OVER)
         ends = (completed, failed, cancelled, rejected, expired)
         return DrainReport(self.submitted, *ends, stuck, seconds)
-
-    def stats(self) -> PoolStats:
-        look = self.look
-        completed, failed = look.count(Status.COMPLETED), look.count(Status.FAILED)
-        return PoolStats(look.waiting, look.total, completed, failed, look.running, look.as_of)
-
-    def health(self, here: Examined, now: float, state: str, config: PoolConfig) -> PoolHealth:
-        """Return the health of the pool, given its slots in this process and its state."""
-        look = self.look
-        leaving = [slot.id for slot in here.slots] if state != "idle" else ()
-        size = 0 if state == "stopped" else len(here.slots)
-        return PoolHealth(
-            pool_size=size,
-            queue_size=look.waiting,
-            queue_capacity=capacity(config.backpressure),
-            utilization=busy_among(here) / size if size else 0.0,
-            total_completed=look.count(Status.COMPLETED),
-            total_failed=look.count(Status.FAILED),
-            stale_workers=stale_among(here, now),
-            workers=each_worker(here, leaving, "stopped" if state == "stopped" else "idle", now),
-            as_of=look.as_of,
-        )
-
-    def snapshot(self, config: PoolConfig, named: Named, here: Here) -> PoolSnapshot:
-        """Return a snapshot of the pool."""
-        look = self.look
-        id, created_at, draining = named
-        running, stuck, workers = here
-        return PoolSnapshot(
-            id=id,
-            name=config.name,
-            created_at=created_at,
-            max_concurrent=self.slots(config),
-            resizing_to=None,
-            ceiling=ceiling(self.slots(config), _get_running_loop()),
-            active=look.running,
-            stuck=stuck,
-            queued=look.count(Status.QUEUED),
-            blocked=look.count(Status.BLOCKED),
-            scheduled=look.count(Status.SCHEDULED),
-            completed=look.count(Status.COMPLETED),
-            failed=look.count(Status.FAILED),
-            cancelled=look.count(Status.CANCELLED),
-            rejected=look.count(Status.REJECTED),
-            expired=look.count(Status.EXPIRED),
-            total=look.total,
-            blocked_submitters=look.row.blocked_submitters,
-            paused=look.row.paused,
-            draining=draining,
-            queue=str(config.queue),
-            backpressure=str(config.backpressure),
-            scope=config.scope.kind,
-            scope_id=config.scope.id,
-            durable=True,
-            workers=workers,
-            jobs=tuple(running),
-            config=config,
-            as_of=look.as_of,
-        )

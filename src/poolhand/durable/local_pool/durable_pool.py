@@ -34,8 +34,7 @@ from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, draining_text, spec_of
 from poolhand.pool.engine.drain import DrainReport
-from poolhand.pool.engine.work import name_of, where_to_run
-from poolhand.pool.options import SubmitTerms, defaults, terms
+from poolhand.pool.options import SubmitTerms, defaults, name_of, terms, where_to_run
 from poolhand.pool.pool import DEAD_JOB, check_parts, default_runtime
 from poolhand.pool.scope import SHARED
 from poolhand.pool.ticket import Ticket

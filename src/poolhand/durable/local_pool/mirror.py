@@ -99,7 +99,7 @@ class PoolMirror:
 
         async def pause() -> None:
             try:
-                await connection.store.pause(self._name, paused, "user")
+                await connection.store.set_pool(self._name, "user", paused=paused)
             finally:
                 self._seen = self._looks
                 if self._pausing is pausing:
@@ -125,11 +125,10 @@ class PoolMirror:
 
     async def find_dead(self, connection: StoreConnection, id: str) -> tuple[Job, bytes] | None:
         """Return a dead job of this pool and its call record; None if it is not one."""
-        (stored,) = await connection.store.get([id])
-        brief = await connection.store.brief(id)
-        if stored is None or brief is None or not stored.dead or stored.job.pool != self._name:
+        (stored,) = await connection.store.get([id], calls=True)
+        if stored is None or not stored.dead or stored.job.pool != self._name:
             return None
-        return stored.job, brief
+        return None if stored.call_record is None else (stored.job, stored.call_record)
 
     def notice(self, gone: Sequence[ExpectedEnd]) -> None:
         """Note jobs that are over; report them at the next look, unless a worker has by then."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from asyncio import _get_running_loop
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
 from functools import partial
@@ -18,14 +18,24 @@ from poolhand.durable.worker.worker import Worker
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.views import PoolHealth, PoolSnapshot, PoolStats, not_started
+from poolhand.pool.engine.views import (
+    PoolHealth,
+    PoolSnapshot,
+    PoolStats,
+    busy_among,
+    ceiling,
+    each_worker,
+    not_started,
+    stale_among,
+)
 from poolhand.pool.mapping import check_map
 from poolhand.pool.options import Options, SubmitTerms, terms
 from poolhand.pool.pool import Pool
 from poolhand.pool.submitter import Submitter
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.audit import AuditLine
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.backpressure import capacity
 from poolhand.rules.validation import shown
 
 
@@ -35,7 +45,6 @@ class DurableSubmitter(Submitter):
 
     _durable = True
 
-    @abstractmethod
     async def submit_call(
         self,
         options: SubmitTerms,
@@ -44,6 +53,7 @@ class DurableSubmitter(Submitter):
         kwargs: dict[str, Any],
     ) -> Ticket[Any]:
         """Store a call and return its ticket."""
+        raise NotImplementedError
 
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
         """Submit a call and return its ticket; from then on the job survives crashes."""
@@ -101,16 +111,7 @@ class DurablePoolView(DurableSubmitter):
     def __init__(self, origin: DurableSubmitter, options: Options) -> None:
         self._config = origin._config
         self._terms = terms(options, origin._terms.draft.pool, origin._terms.draft.pool_id)
-        self._origin = origin
-
-    async def submit_call(
-        self,
-        options: SubmitTerms,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Ticket[Any]:
-        return await self._origin.submit_call(options, fn, args, kwargs)
+        self.submit_call = origin.submit_call  # type: ignore[method-assign]
 
 
 class DurablePoolViews(Pool):
@@ -127,26 +128,68 @@ class DurablePoolViews(Pool):
 
     def stats(self) -> PoolStats:
         self._started()
-        return self._known.stats()
+        look = self._known.look
+        ends = look.count(Status.COMPLETED), look.count(Status.FAILED)
+        return PoolStats(look.waiting, look.total, *ends, look.running, look.as_of)
 
     def size(self) -> int:
         self._started()
         return self._known.look.running + self._known.look.waiting
 
     def health(self) -> PoolHealth:
-        config = self._config
-        if self._worker is None:
+        config, look, worker = self._config, self._known.look, self._worker
+        if worker is None:
             return not_started(config)
-        here = self._worker.examined(self._known.slots(config), config.stale_after)
-        state = "draining" if self._closed else "idle"
-        state = "stopped" if self._gone else state
-        return self._known.health(here, self.runtime.monotonic(), state, config)
+        here = worker.examined(self._known.slots(config), config.stale_after)
+        now, idle = self.runtime.monotonic(), "stopped" if self._gone else "idle"
+        leaving = [slot.id for slot in here.slots] if self._closed or self._gone else ()
+        size = 0 if self._gone else len(here.slots)
+        return PoolHealth(
+            pool_size=size,
+            queue_size=look.waiting,
+            queue_capacity=capacity(config.backpressure),
+            utilization=busy_among(here) / size if size else 0.0,
+            total_completed=look.count(Status.COMPLETED),
+            total_failed=look.count(Status.FAILED),
+            stale_workers=stale_among(here, now),
+            workers=each_worker(here, leaving, idle, now),
+            as_of=look.as_of,
+        )
 
     def snapshot(self) -> PoolSnapshot:
-        worker, workers = self._started(), self.health().workers
-        named = (self.id, self._created_at, self._closed)
-        here = (worker.jobs(), worker.stuck, workers)
-        return self._known.snapshot(self._config, named, here)
+        worker, workers, config = self._started(), self.health().workers, self._config
+        look, slots = self._known.look, self._known.slots(config)
+        return PoolSnapshot(
+            id=self.id,
+            name=config.name,
+            created_at=self._created_at,
+            max_concurrent=slots,
+            resizing_to=None,
+            ceiling=ceiling(slots, _get_running_loop()),
+            active=look.running,
+            stuck=worker.stuck,
+            queued=look.count(Status.QUEUED),
+            blocked=look.count(Status.BLOCKED),
+            scheduled=look.count(Status.SCHEDULED),
+            completed=look.count(Status.COMPLETED),
+            failed=look.count(Status.FAILED),
+            cancelled=look.count(Status.CANCELLED),
+            rejected=look.count(Status.REJECTED),
+            expired=look.count(Status.EXPIRED),
+            total=look.total,
+            blocked_submitters=look.row.blocked_submitters,
+            paused=look.row.paused,
+            draining=self._closed,
+            queue=str(config.queue),
+            backpressure=str(config.backpressure),
+            scope=config.scope.kind,
+            scope_id=config.scope.id,
+            durable=True,
+            workers=workers,
+            jobs=tuple(worker.jobs()),
+            config=config,
+            as_of=look.as_of,
+        )
 
     async def refresh(self) -> PoolSnapshot:
         self._started()

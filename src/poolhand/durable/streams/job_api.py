@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from poolhand.contract import Change, LogLine, Put
-from poolhand.durable.streams.event_reader import bodies_of, last_number
+from poolhand.durable.streams.events import bodies_of, last_number
 from poolhand.errors import Conflict, SessionErased
 from poolhand.rules.job import Job, Status
 from poolhand.rules.plain import PlainView
@@ -65,7 +65,8 @@ class JobStoreApi:
             raise Conflict(f"this attempt no longer holds job {job.id}; its step is not recorded")
 
     async def _document(self, job: Job, token: int, key: str) -> tuple[bytes, int] | None:
-        return await self._thread.store.get_document(key)
+        found = await self._thread.store.get_document(key)
+        return None if found is None else found[:2]
 
     async def _put(
         self, job: Job, token: int, *puts: tuple[str, bytes, int | None, float | None]
@@ -169,18 +170,12 @@ def logged(
     if job.session is None:
         # Reaped jobs include jobs without a session.
         return change
-    line = Execution(
-        job.session,
-        job.id,
-        attempt,
-        worker,
-        job.status.value,
-        at,
-        _text(call.args) if isinstance(call, partial) else "",
-        "" if value is None else _text(value),
-        None if job.ran is None else round(job.ran * 1000),
-        "" if job.error is None else f"{job.error.type}: {job.error.message}"[:LONGEST_TEXT],
-    )
+    message = _text(call.args) if isinstance(call, partial) else ""
+    result = "" if value is None else _text(value)
+    ran = None if job.ran is None else round(job.ran * 1000)
+    error = "" if job.error is None else f"{job.error.type}: {job.error.message}"[:LONGEST_TEXT]
+    which = (job.session, job.id, attempt, worker, job.status.value, at)
+    line = Execution(*which, message, result, ran, error)
     stream = executions_of(job.tenant, job.session)
     return replace(change, log=(*change.log, LogLine(stream, EXECUTION, _encode(line))))
 

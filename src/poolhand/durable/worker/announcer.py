@@ -19,8 +19,8 @@ from poolhand.observe.failures import FailureLog
 from poolhand.pool.config import OnDead, PoolConfig
 from poolhand.pool.engine.dead_letters import report_callback
 from poolhand.pool.engine.drain import STOP_GRACE
+from poolhand.pool.slots.attempt import PoolClock
 from poolhand.pool.slots.runner import own_task, start_task
-from poolhand.pool.slots.timers import PoolClock
 from poolhand.rules.explain import Explanation, home_of, task_of
 from poolhand.rules.job import Job, Status
 from poolhand.rules.outcome import is_self_cancelled

@@ -156,9 +156,11 @@ class Dispatcher:
         return bool(self.claims or runner.running or len(runner.stuck) or unsent)
 
     def tokens(self) -> Sequence[int]:
+        """Return the tokens of the running claims."""
         return list(self._runner.running)
 
     def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return the slots and what runs there, given which ids each job awaits."""
         slots = self._runner.slots
         # Copy to a list first: that is atomic, while jobs begin and end on another thread.
         ids = [work.id for work in list(self._runner.running.values())]
@@ -167,27 +169,34 @@ class Dispatcher:
         return WorkerSlots(len(slots.all), self.pools(), held, slots.stuck)
 
     def pools(self) -> tuple[str, ...] | None:
+        """Return the names of the pools that the worker serves, None for all."""
         return self._runner.choose()[0]
 
     def hint(self) -> None:
+        """Signal that there may be something to claim."""
         # Wake even if no slot is free: the free slots may be part of a claim request in flight,
         # which may have been decided before the event that this hint announces.
         if self._claiming:
             self._wake.set()
 
     def report_reaped(self, changes: Sequence[Change], crashed: bool) -> None:
+        """Report jobs of reaped owners as if their attempts had ended here."""
         self._deliver(Delivery([SettledClaim(change, failed=crashed) for change in changes]))
 
     def lose(self, tokens: Sequence[int]) -> None:
+        """Stop the jobs whose claims are lost."""
         self._call(self._runner.lose, tokens)
 
     def give_up(self) -> None:
+        """Stop everything and hand it back, as the lease may soon expire."""
         self._call(self._runner.give_up)
 
     def cancel(self, tokens: Sequence[int]) -> None:
+        """Stop the jobs for which cancellation was requested."""
         self._call(self._runner.cancel, tokens)
 
     def stop_worker(self) -> None:
+        """Stop, and hand back what runs."""
         self.close()
         self._call(self._runner.stop_now, STOP_GRACE)
 
@@ -224,12 +233,8 @@ class Dispatcher:
                 self._done += self._left_behind()
                 self.close()
             self._fetch()
-            if self._done or (self._free and self._claims):
+            if self._done or self._released or (self._free and self._claims):
                 await self._write()
-            if self._released and not self._done:
-                # After the settled claims: until those are written, the store does not know the
-                # slots as stuck.
-                await self._release()
             self._looked.set()
         self._connection.heartbeat.part(self)
 
@@ -277,11 +282,15 @@ class Dispatcher:
         if not all(one.begun or one.change.job.waits_for for one in done):
             self._step_aside()
         free, self._free = (self._free, []) if self._claims else ([], self._free)
+        # With the last settled claims: until those are written, the store does not know the slots
+        # as stuck.
+        released, self._released = ([], self._released) if self._done else (self._released, [])
         self._writing = True
         try:
-            replaced = await self._exchange(done, free)
+            replaced = await self._exchange(done, free, released)
         except BaseException as error:
             self._free = free + self._free
+            self._released = released + self._released
             self._done = self._kept(done, error) + self._done
             self._fail(error)
             return
@@ -306,20 +315,6 @@ class Dispatcher:
         self._aside = False
         self._wake.set()
 
-    async def _release(self) -> None:
-        """Release the slots of stuck code that has ended."""
-        released, self._released = self._released, []
-        self._writing = True
-        try:
-            await self._thread.store.release(released)
-        except BaseException as error:
-            self._released = released + self._released
-            self._fail(error)
-        else:
-            self._retry_in = 0.0
-        finally:
-            self._writing = False
-
     def _fail(self, error: BaseException) -> None:
         """Schedule a retry and report the error."""
         self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
@@ -343,19 +338,21 @@ class Dispatcher:
         self._one_by_one = True
         return done
 
-    async def _exchange(self, done: list[SettledClaim], free: list[int]) -> ReplacedJob:
+    async def _exchange(
+        self, done: list[SettledClaim], free: list[int], released: list[int]
+    ) -> ReplacedJob:
         connection, store, wanted = self._connection, self._thread.store, None
         if free:
             owner = connection.heartbeat.owner.id
             wanted = ClaimRequest(owner, tuple(free), *self._runner.choose())
         if not done:
-            return ReplacedJob((), () if wanted is None else tuple(await store.claim(wanted)))
+            return await store.replace((), wanted, released)
         for one in done:
             if one.value is not None or one.error is not None:
                 self._outcomes.expect(one.change.job, one.value, one.error)
         changes = connection.job_api.closing([one.change for one in done])
         changes = await connection.event_writer.closing(changes)
-        replaced = await store.replace(changes, wanted)
+        replaced = await store.replace(changes, wanted, released)
         tokens = [change.token for change in changes]
         connection.event_writer.over(tokens)
         connection.job_api.over(tokens)
@@ -382,7 +379,7 @@ class Dispatcher:
             if not made:
                 self._outcomes.retract(job)
             elif job.status.terminal:
-                self._outcomes.tell(job)
+                self._outcomes.ended(job)
             else:
                 self._outcomes.meet(job, at)
         self.claims += claims

@@ -33,8 +33,7 @@ from poolhand.observe.failures import warn
 from poolhand.rules import lifecycle
 from poolhand.rules.explain import call_cause, home_cause, key_cause, task_cause
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
-from poolhand.rules.retry import NO_RETRY, Retry
+from poolhand.rules.outcome import NO_RETRY, Completed, Failed, Outcome, Retry, unreadable
 from poolhand.runtime import Identity
 
 # Returns whether a closure may still run at its home, which is another process.
@@ -134,7 +133,7 @@ class Executor:
         """Find the code and arguments of a claim; park a job that only another process can run."""
         job_id = claim.job.id
         try:
-            record = read_call_record(claim.brief, job_id)
+            record = read_call_record(claim.call_record, job_id)
             if record.closure:
                 return self._closure(claim, record, held)
             code = self.codes.find(record.task)
@@ -306,7 +305,7 @@ def unwritable(change: Change, error: Exception) -> Change:
 
 def crashed(claim: Claim, at: datetime) -> Change:
     """Return the change of a job whose process died, as found by another process."""
-    record = _told(claim)
+    record = _readable_record(claim)
     # A job with an unreadable call record is requeued: the next worker that claims it fails it with
     # the reason.
     policy, rerun = (None, True) if record is None else (record.policy, record.rerun)
@@ -319,7 +318,7 @@ def crashed(claim: Claim, at: datetime) -> Change:
 
 def stopped(claim: Claim, at: datetime, entered: bool = True) -> Change:
     """Return the change of a job that its worker has stopped; `entered`: its code had begun."""
-    record = _told(claim) if entered else None
+    record = _readable_record(claim) if entered else None
     job = lifecycle.cut_short(claim.job, record is None or record.rerun, at)
     if job.status is Status.FAILED:
         job = lifecycle.with_fault(job, _lost("its worker was stopped while it ran" + NOT_AGAIN))
@@ -332,9 +331,9 @@ def loss_of(job: Job) -> JobLost:
     return JobLost(f"job {job.id} was lost: {text}", job_id=job.id)
 
 
-def _told(claim: Claim) -> CallRecord | None:
+def _readable_record(claim: Claim) -> CallRecord | None:
     try:
-        return read_call_record(claim.brief, claim.job.id)
+        return read_call_record(claim.call_record, claim.job.id)
     except PoolhandError:
         return None
 

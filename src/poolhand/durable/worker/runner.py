@@ -33,16 +33,14 @@ from poolhand.observe import events
 from poolhand.observe.failures import LOG, warn_stuck
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.drain import STOP_GRACE
-from poolhand.pool.engine.outbox import Outbox
+from poolhand.pool.engine.reports import Outbox
 from poolhand.pool.monitor.watchdog import LoopGuard, LoopWatch
-from poolhand.pool.slots.attempt import Attempt
+from poolhand.pool.slots.attempt import Attempt, PoolClock
 from poolhand.pool.slots.fault import error_of, fault_of
 from poolhand.pool.slots.slots import Slots, fault_of_end
-from poolhand.pool.slots.timers import PoolClock
 from poolhand.rules import lifecycle
 from poolhand.rules.job import HARD_TIMEOUT, Fault, Status
-from poolhand.rules.outcome import Cancelled, Failed, Outcome
-from poolhand.rules.retry import NO_RETRY
+from poolhand.rules.outcome import NO_RETRY, Cancelled, Failed, Outcome
 
 if TYPE_CHECKING:
     from poolhand.durable.worker.worker import WorkerSettings

@@ -18,8 +18,7 @@ from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.leases.heartbeat import LEASE
 from poolhand.durable.worker.executor import Executor, PreparedClaim
 from poolhand.observe.failures import warn
-from poolhand.pool.engine.work import where_to_run
-from poolhand.pool.options import Options, SubmitTerms, deadlines
+from poolhand.pool.options import Options, SubmitTerms, deadlines, where_to_run
 from poolhand.pool.slots.attempt import NOTHING, Attempt, AttemptWatch
 from poolhand.pool.slots.process_parent import ending, pack, unguarded
 from poolhand.rules.job import Job
@@ -214,13 +213,8 @@ def stopped_text(jobs: Sequence[Unfinished], seconds: float) -> str:
     """Return a text on which jobs still ran when their worker ended, and what became of them."""
     within = f" after {seconds:g} s" if seconds else ""
     parts = [f"{_were(len(jobs))} still running{within}"]
-    back = [one for one in jobs if not (one.stuck or one.fails)]
-    failed = [one for one in jobs if one.fails and not one.stuck]
     stuck = [one for one in jobs if one.stuck]
-    if back:
-        parts.append(f"handed back to the store, to run again: {_named(back)}")
-    if failed:
-        parts.append(f"failed, as on_crash='fail' says: {_named(failed)}")
+    parts += _ends([one for one in jobs if not one.stuck])
     if stuck:
         where = "in a thread, " if all(one.in_thread for one in stuck) else ""
         again = "fails" if all(one.fails for one in stuck) else "runs again in another worker"
@@ -234,18 +228,18 @@ def stopped_text(jobs: Sequence[Unfinished], seconds: float) -> str:
 
 def cut_short_text(jobs: Sequence[Unfinished]) -> str:
     """Return a text on the jobs that a worker process could not finish before it ends."""
+    threads = sum(one.in_thread and not one.fails for one in jobs)
+    note = f" ({threads} in a thread, which ends with its process)" if threads else ""
+    began = f"{_were(len(jobs))} still running when the worker had to end"
+    return "; ".join([began, *_ends(jobs, note)])
+
+
+def _ends(jobs: Sequence[Unfinished], note: str = "") -> list[str]:
+    """Return which jobs are handed back, with a note on them, and which have failed."""
     back = [one for one in jobs if not one.fails]
     failed = [one for one in jobs if one.fails]
-    parts = [f"{_were(len(jobs))} still running when the worker had to end"]
-    if back:
-        threads = sum(one.in_thread for one in back)
-        ends = ""
-        if threads:
-            ends = f" ({threads} in a thread, which ends with its process)"
-        parts.append(f"handed back to the store, to run again: {_named(back)}{ends}")
-    if failed:
-        parts.append(f"failed, as on_crash='fail' says: {_named(failed)}")
-    return "; ".join(parts)
+    parts = [f"handed back to the store, to run again: {_named(back)}{note}"] if back else []
+    return parts + ([f"failed, as on_crash='fail' says: {_named(failed)}"] if failed else [])
 
 
 def _named(jobs: Sequence[Unfinished]) -> str:

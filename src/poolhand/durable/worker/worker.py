@@ -7,7 +7,6 @@ import logging
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
@@ -27,8 +26,8 @@ from poolhand.pool.slots.attempt import IDLE
 from poolhand.pool.slots.runner import own_task
 from poolhand.rules.job import Job
 from poolhand.rules.plain import PlainView
-from poolhand.rules.scaling.farm_settings import drain_within
 from poolhand.rules.scaling.pool_size import SLOTS
+from poolhand.rules.scaling.worker_count import drain_within
 from poolhand.rules.validation import (
     FLAG,
     SECONDS,
@@ -166,12 +165,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         waiting = asyncio.get_running_loop().call_later(LOG_AFTER, self._log_waiting, kind)
         try:
             await self.drain()

@@ -15,8 +15,8 @@ from poolhand.errors import Draining, IdempotencyConflict, NoFreeSlot, PoolFull,
 from poolhand.misuse import SUBMIT_OPTIONS, check_no_option
 from poolhand.observe import events
 from poolhand.pool.config import draining_text
-from poolhand.pool.engine.work import Work, module_of, name_of, where_to_run
-from poolhand.pool.options import SubmitTerms
+from poolhand.pool.engine.work import Work
+from poolhand.pool.options import SubmitTerms, module_of, name_of, where_to_run
 from poolhand.pool.slots.process_parent import pack
 from poolhand.rules.explain import next_free
 from poolhand.rules.job import Ids, Status

@@ -12,7 +12,7 @@ from poolhand.errors import UsageError
 from poolhand.observe.events import CallbackFailed, Events
 from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.outbox import Failure, UnreadFailure, UnreadFailures
+from poolhand.pool.engine.reports import Failure, UnreadFailure, UnreadFailures
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.fault import fault_of, own_trace
 from poolhand.rules.job import Job, Status

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from poolhand.context import running
 from poolhand.errors import Deadlock
 from poolhand.observe.events import DeadlockFound
-from poolhand.pool.engine.outbox import Outbox
+from poolhand.pool.engine.reports import Outbox
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.attempt import Attempt
 from poolhand.rules.deadlock import PoolFloor, hopeless

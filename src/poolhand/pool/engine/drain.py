@@ -113,17 +113,8 @@ class Drain:
         engine, tally = self._engine, self._engine.tally
         engine.on_idle = None
         engine.dispose()
-        report = DrainReport(
-            tally.submitted,
-            tally.completed,
-            tally.failed,
-            tally.cancelled,
-            tally.rejected,
-            tally.expired,
-            engine.slots.stuck,
-            engine.clock.now() - self._began,
-        )
+        ends = (tally.completed, tally.failed, tally.cancelled, tally.rejected, tally.expired)
+        figures = (tally.submitted, *ends, engine.slots.stuck, engine.clock.now() - self._began)
         if engine.events.live:
-            figures = [getattr(report, name) for name in DrainReport.__struct_fields__]
             engine.events.emit(events.PoolDrained(engine.config.name, *figures))
-        return report
+        return DrainReport(*figures)

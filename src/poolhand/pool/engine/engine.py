@@ -14,25 +14,30 @@ from poolhand.observe import events
 from poolhand.observe.failures import FailureLog, warn_stuck
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.admission import PoolAdmission
-from poolhand.pool.engine.audit_log import AuditLog, AuditRun, Tally
 from poolhand.pool.engine.dead_letters import DeadLetters
 from poolhand.pool.engine.deadlocks import PoolWaits
-from poolhand.pool.engine.outbox import Failure, Outbox, UnreadFailures, is_logged_unread
+from poolhand.pool.engine.reports import (
+    AuditLog,
+    AuditRun,
+    Failure,
+    Outbox,
+    Tally,
+    UnreadFailures,
+    is_logged_unread,
+)
 from poolhand.pool.engine.views import explain_work
 from poolhand.pool.engine.work import COMPLETED, STARTED, Work
 from poolhand.pool.monitor.watchdog import Watchdog
-from poolhand.pool.slots.attempt import STUCK, Attempt
+from poolhand.pool.slots.attempt import STUCK, Alarm, Attempt, PoolClock
 from poolhand.pool.slots.fault import error_of
 from poolhand.pool.slots.slots import Slots, fault_of_end
-from poolhand.pool.slots.timers import Alarm, PoolClock
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Ids, Job
-from poolhand.rules.outcome import Outcome, unreadable
+from poolhand.rules.outcome import NO_RETRY, Outcome, unreadable
 from poolhand.rules.queue.backpressure import capacity, drop_name, drop_reason
 from poolhand.rules.queue.desk import Desk
 from poolhand.rules.queue.idempotency import IdempotencyKeys
-from poolhand.rules.retry import NO_RETRY
 from poolhand.runtime import Runtime
 
 ASKED = "asked"

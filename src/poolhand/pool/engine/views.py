@@ -92,9 +92,9 @@ def _feel_pulse(outside: OffLoop, runtime: Runtime, now: float) -> None:
 
 
 def _processor_time(outside: OffLoop, runtime: Runtime) -> float | None:
-    thread, order = outside.thread, outside.order
-    if order is not None:
-        return runtime.cpu_of_process(order[0].pid)
+    thread, call = outside.thread, outside.call
+    if call is not None:
+        return runtime.cpu_of_process(call[0].pid)
     return None if thread is None else runtime.cpu_of_thread(thread)
 
 
@@ -197,15 +197,11 @@ def _worker(
 ) -> WorkerHealth:
     # Read once: the loop may change it while another thread looks.
     attempt = slot.attempt
-    return WorkerHealth(
-        idle if slot.state is IDLE else busy,
-        slot.completed,
-        slot.failed,
-        slot.busy_for / slot.runs if slot.runs else None,
-        silent_for(examined, slot, now),
-        None if attempt is None else attempt.work.id,
-        slot.state is STUCK,
-    )
+    state = idle if slot.state is IDLE else busy
+    average = slot.busy_for / slot.runs if slot.runs else None
+    job, silent = None if attempt is None else attempt.work.id, silent_for(examined, slot, now)
+    counts = slot.completed, slot.failed, average
+    return WorkerHealth(state, *counts, silent, job, slot.state is STUCK)
 
 
 MOST_JOBS = 100

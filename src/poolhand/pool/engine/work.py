@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context, copy_context
 from copy import copy
 from enum import IntEnum
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from msgspec.structs import replace
 
 from poolhand.context import EMITTED, running
 from poolhand.errors import UsageError
-from poolhand.pool.engine.outbox import Failure
+from poolhand.pool.engine.reports import Failure
 from poolhand.pool.options import Options, SubmitTerms
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import lifecycle
@@ -268,69 +266,3 @@ class Work(Entry, Ticket[Any]):
         finally:
             if self.waiters is not None:
                 self.drop_waiter(future)
-
-
-_COROUTINE = inspect.CO_COROUTINE
-_GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
-_KINDS = _COROUTINE | _GENERATORS
-_NO_JOBS = (
-    (inspect.isasyncgenfunction, "an async generator"),
-    (inspect.isgeneratorfunction, "a generator"),
-)
-
-
-# Where a plain function runs, by the requested `run_in`.
-_PLAIN = {None: "thread", "loop": "sync", "thread": "thread", "process": "process"}
-
-
-def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:
-    """Return where a callable runs: "async" or "sync" on the loop, in a "thread" or a "process".
-
-    `wanted` is what this submit requests, `usual` the default of the pool. Async functions always
-    run on the loop; only a submit that itself requests something else is an error.
-    """
-    code = getattr(fn, "__code__", None)
-    kind = code.co_flags & _KINDS if code is not None else None
-    is_async = kind == _COROUTINE
-    if kind is None or kind & _GENERATORS:
-        is_async = _is_async(fn)
-    if not is_async:
-        return _PLAIN[wanted]
-    if wanted != usual and wanted in ("thread", "process"):
-        raise UsageError(
-            f"{name_of(fn)} is async and runs on the loop; run_in={wanted!r} is for plain functions"
-        )
-    return "async"
-
-
-def _is_async(fn: object) -> bool:
-    """Return whether a callable other than a plain function is async; raise if it is unusable."""
-    if inspect.iscoroutine(fn):
-        fn.close()
-        raise UsageError(
-            f"submit takes a function and its arguments, not a coroutine: write "
-            f"submit({name_of(fn)}, …), not submit({name_of(fn)}(…))"
-        )
-    if not callable(fn):
-        raise UsageError(f"submit takes a function and its arguments; {fn!r} cannot be called")
-    inner: Any = fn
-    while isinstance(inner, partial):
-        inner = inner.func
-    for is_one, kind in _NO_JOBS:
-        if is_one(inner):
-            raise UsageError(f"{name_of(fn)} is {kind}; submit what returns one value")
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
-
-
-def name_of(fn: object) -> str:
-    """Return the name of a callable for people."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return getattr(fn, "__qualname__", None) or type(fn).__name__
-
-
-def module_of(fn: object) -> str:
-    """Return the module of a callable, empty if it has none."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return getattr(fn, "__module__", None) or ""

@@ -1,17 +1,17 @@
-"""The agent pool: a pool that creates, runs and closes an agent object for each job."""
+"""The agent pool, which creates, runs and closes an agent for each job; the lifespan of pools."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Self
 
 from poolhand.errors import PoolhandError, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import Events
+from poolhand.pool.config import ALLOWED as POOL_ALLOWED
 from poolhand.pool.config import HISTORY, PoolOptions
 from poolhand.pool.engine.drain import DrainReport
 from poolhand.pool.engine.views import HealthCheck, PoolSnapshot
@@ -21,13 +21,14 @@ from poolhand.pool.faces.fanout import label_of
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool
 from poolhand.pool.slots.fault import ending_of
-from poolhand.pool.submitter import Submitter
+from poolhand.pool.submitter import UNSET, Submitter
 from poolhand.pool.ticket import Ticket, wait
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import bounded, fail_fast
 from poolhand.rules.scaling.pool_size import SLOTS, Autoscale, autoscale_faults
 from poolhand.rules.validation import (
     FLAG,
+    SECONDS,
     OptionRule,
     OptionTable,
     Seconds,
@@ -148,13 +149,8 @@ class AgentPool:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._pool.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.leave()
 
     async def start(self) -> Self:
         """Open the pool; a second call has no effect, and after a drain it starts afresh."""
@@ -303,3 +299,48 @@ def _take_unknown(options: dict[str, Any]) -> list[str]:
         for word, other in OTHERWISE.items()
         if word in options
     ] + [no_option(word, KNOWN, " of an agent pool") for word in unknown]
+
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+LIFESPAN_ALLOWED: OptionTable = {
+    "pool": OptionRule(lambda value: isinstance(value, Pool | AgentPool), "a Pool or an AgentPool"),
+    "drain_timeout": SECONDS,
+    "autoscale": POOL_ALLOWED["autoscale"],
+}
+
+
+@explain_misuse
+def pool_lifespan(
+    pool: Pool | AgentPool, *, drain_timeout: Seconds = 30.0, autoscale: Autoscale | None = UNSET
+) -> Lifespan:
+    """Return a lifespan for FastAPI or Starlette that starts the pool and drains it at the end.
+
+    An AgentPool scales itself as by `auto_scale()`, with bounds that include its `num_workers`; a
+    Pool scales as its own option says. `autoscale` overrides these settings, None keeps the size.
+    An AgentPool can be started again by the same lifespan.
+    """
+    within = to_seconds(drain_timeout)
+    given = {"pool": pool, "drain_timeout": within}
+    if autoscale is not UNSET:
+        given["autoscale"] = autoscale
+    raise_faults("pool_lifespan", table_faults(LIFESPAN_ALLOWED, given))
+
+    @asynccontextmanager
+    async def lifespan(app: object) -> AsyncIterator[None]:
+        await pool.start()
+        try:
+            if autoscale is not UNSET:
+                beneath = pool.pool if isinstance(pool, AgentPool) else pool
+                beneath.set_autoscale(autoscale)
+            elif isinstance(pool, AgentPool):
+                # Widen the bounds to include the given size, whatever it is.
+                await pool.auto_scale(
+                    min_workers=min(MIN_WORKERS, pool.num_workers),
+                    max_workers=max(MAX_WORKERS, pool.num_workers),
+                )
+            yield
+        finally:
+            await (pool.pool if isinstance(pool, AgentPool) else pool).leave(within)
+
+    return lifespan

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
-from poolhand.pool.engine.work import where_to_run
-from poolhand.pool.slots.attempt import Attempt, OffLoop, Runnable
+from poolhand.pool.options import where_to_run
+from poolhand.pool.slots.attempt import NEVER, Attempt, OffLoop, Runnable
 from poolhand.pool.slots.runner import discard
-from poolhand.pool.slots.timers import NEVER
 from poolhand.runtime import Runtime
 
 LOG = logging.getLogger("poolhand")
@@ -76,7 +75,7 @@ class AgentRun:
     def __init__(self, steps: Steps, runtime: Runtime) -> None:
         self._steps = steps
         self._runtime = runtime
-        self._told: CancelledError | None = None
+        self._cancelled: CancelledError | None = None
 
     async def run(self) -> Any:
         inside = running.get()
@@ -124,22 +123,22 @@ class AgentRun:
             return self._next(error=error)
         await self._end_of(ended, inside)
         following = ended.result()()
-        if self._told is None or isinstance(following, AgentRunOver) or following.closes:
+        if self._cancelled is None or isinstance(following, AgentRunOver) or following.closes:
             return following
         # A plain call returned an awaitable, but the run was cancelled: close it unawaited.
         discard(following.fn())
-        return self._next(error=self._told)
+        return self._next(error=self._cancelled)
 
     async def _end_of(self, ended: Future[Any], inside: Attempt[Runnable]) -> None:
         heard = inside.asked
         while not ended.done():
             try:
                 await asyncio.wait([ended])
-            except CancelledError as told:
+            except CancelledError as cancel:
                 if inside.asked <= heard:
                     # Not cancelled by the pool: the loop is ending and cannot wait for a thread.
                     raise
-                heard, self._told = inside.asked, told
+                heard, self._cancelled = inside.asked, cancel
 
     def _plainly(self, step: AgentCall, inside: Attempt[Runnable]) -> AgentCall | AgentRunOver:
         """Execute steps in this thread until one belongs on the loop or none is left."""

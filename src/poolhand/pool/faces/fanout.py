@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overlo
 from msgspec.structs import asdict
 
 from poolhand.misuse import OptionsStruct, explain_misuse
-from poolhand.pool.engine.work import Work, name_of
+from poolhand.pool.engine.work import Work
 from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults
+from poolhand.pool.options import name_of
 from poolhand.pool.pool import Pool
 from poolhand.pool.slots.fault import ending_of
 from poolhand.rules.job import Job, Status

@@ -10,7 +10,7 @@ from poolhand.observe import events
 from poolhand.observe.events import Event
 from poolhand.pool.engine.engine import Engine
 from poolhand.pool.engine.views import executor_threads, look_for_life, slots_of, stats
-from poolhand.pool.slots.timers import Ticker
+from poolhand.pool.slots.attempt import Ticker
 from poolhand.rules.diagnosis import Condition, Diagnosis, Sample
 from poolhand.rules.queue.backpressure import capacity
 from poolhand.rules.scaling.pool_size import Autoscale, PoolLoad, PoolTrend, decide

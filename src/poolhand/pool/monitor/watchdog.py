@@ -15,9 +15,8 @@ from weakref import WeakValueDictionary
 from poolhand.context import running
 from poolhand.observe.events import LoopBlocked
 from poolhand.observe.failures import LOGGED_AFTER, logs_blocks, warn_blocked
-from poolhand.pool.slots.attempt import Attempt, AttemptWatch, Runnable
+from poolhand.pool.slots.attempt import Attempt, AttemptWatch, Runnable, Ticker
 from poolhand.pool.slots.runner import FRAMES_OF_JOBS, own_task
-from poolhand.pool.slots.timers import Ticker
 from poolhand.runtime import Runtime
 
 PULSE = 0.05

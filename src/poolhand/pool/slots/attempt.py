@@ -1,10 +1,11 @@
-"""An attempt: one run of one job in one slot."""
+"""An attempt: one run of one job in one slot; the clock and the timers of slots."""
 
 from __future__ import annotations
 
-from asyncio import Task
+from asyncio import AbstractEventLoop, Task, TimerHandle
 from collections.abc import Awaitable, Callable
 from contextvars import Context
+from datetime import datetime, timedelta
 from enum import StrEnum
 from threading import Thread
 from typing import Any, Generic, Protocol, TypeVar
@@ -13,9 +14,87 @@ from poolhand.context import running
 from poolhand.observe.events import Events
 from poolhand.pool.options import SubmitTerms
 from poolhand.pool.slots.process_parent import Child, ChildLost
-from poolhand.pool.slots.timers import NEVER
 from poolhand.rules.job import Job
 from poolhand.rules.outcome import StopRequest
+from poolhand.runtime import Runtime
+
+
+class PoolClock:
+    """Reads both clocks; due times use the monotonic clock only."""
+
+    __slots__ = ("_runtime", "now")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.now = runtime.monotonic
+        self._runtime = runtime
+
+    def wall(self) -> datetime:
+        return self._runtime.wall()
+
+    def wall_at(self, moment: float) -> datetime:
+        """Return the wall time of a past monotonic moment, by the current wall clock."""
+        return self._runtime.wall() - timedelta(seconds=self.now() - moment)
+
+
+NEVER = float("inf")
+
+
+class Alarm:
+    """Calls `ring(now)` once at the earliest time it was set to, never before."""
+
+    __slots__ = ("_clock", "_loop", "_ring", "_timer", "at")
+
+    def __init__(
+        self, loop: AbstractEventLoop, clock: PoolClock, ring: Callable[[float], None]
+    ) -> None:
+        self.at = NEVER
+        self._loop = loop
+        self._clock = clock
+        self._ring = ring
+        self._timer: TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        if at < self.at:
+            self.close()
+            self.at = at
+            self._timer = self._loop.call_later(max(0.0, at - self._clock.now()), self._go_off)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self.at = NEVER
+
+    def _go_off(self) -> None:
+        now = self._clock.now()
+        at, self.at, self._timer = self.at, NEVER, None
+        if now < at:
+            # Timers of an event loop may fire slightly early; an alarm must not.
+            self.set(at)
+        else:
+            self._ring(now)
+
+
+class Ticker:
+    """Calls `tick` every `seconds` after creation; it uses a timer, not a task."""
+
+    __slots__ = ("_loop", "_seconds", "_tick", "_timer")
+
+    def __init__(self, loop: AbstractEventLoop, seconds: float, tick: Callable[[], None]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._tick = tick
+        self._timer: TimerHandle | None = loop.call_later(seconds, self._go_off)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def _go_off(self) -> None:
+        # Rearm before the call: `tick` may stop the ticker.
+        self._timer = self._loop.call_later(self._seconds, self._go_off)
+        self._tick()
 
 
 class AttemptWatch(Protocol):
@@ -112,18 +191,18 @@ class Slot(Generic[W_co]):
 class OffLoop:
     """The part of an attempt that runs outside of the loop.
 
-    Its code runs in `thread`, or a thread waits for a child process that executes `order` unless
+    Its code runs in `thread`, or a thread waits for a child process that executes `call` unless
     it was `killed`. `entered`: the call was made, or sent to the child. `loss`: how that child
     died. `sign` is the processor time at the last sign of activity, and when that was.
     """
 
-    __slots__ = ("entered", "killed", "loss", "order", "sign", "thread")
+    __slots__ = ("call", "entered", "killed", "loss", "sign", "thread")
 
     def __init__(self) -> None:
         self.entered = False
         self.killed = False
         self.loss: ChildLost | None = None
-        self.order: tuple[Child, int] | None = None
+        self.call: tuple[Child, int] | None = None
         self.sign: tuple[float | None, float] | None = None
         self.thread: Thread | None = None
 

@@ -14,7 +14,7 @@ from typing import Any
 from poolhand.errors import Directive, GiveUp, JobFailed, RetryLater, Snooze
 from poolhand.pool.slots.fault import fault_of, remote
 from poolhand.rules.job import Fault
-from poolhand.rules.retry import RAISED_AS, name_of_error
+from poolhand.rules.outcome import RAISED_AS, name_of_error
 from poolhand.rules.validation import is_seconds, to_seconds
 
 # True and the pickled value, or False, the pickled error (empty: cannot be sent) and its text.

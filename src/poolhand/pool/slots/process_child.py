@@ -61,14 +61,14 @@ class ChildReply(NamedTuple):
     error: Exception | None
 
 
-# The number of the order and a message; None says that the order has begun.
+# The number of the call and a message; None says that the call has begun.
 ChildMessage = tuple[int, Answer | EmitLine | ChildRequest | None]
 
 
 class ChildRun:
     """The view of a job in a child on itself; `stop_first`: asked to stop before it began."""
 
-    stop_requested_for = 0  # the number of the order that should stop
+    stop_requested_for = 0  # the number of the call that should stop
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class ChildChannel:
         with self._lock:
             self._orders.send(message)
 
-    async def ask(self, order: int, verb: str, details: tuple[Any, ...]) -> Any:
+    async def ask(self, call: int, verb: str, details: tuple[Any, ...]) -> Any:
         number = next(self._asked)
         future = self._waiting[number] = get_running_loop().create_future()
         try:
-            self.send((order, ChildRequest(number, verb, details)))
+            self.send((call, ChildRequest(number, verb, details)))
             return await future
         finally:
             del self._waiting[number]

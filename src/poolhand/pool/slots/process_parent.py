@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from poolhand.errors import JobLost, UsageError
-from poolhand.pool.engine.work import name_of
+from poolhand.pool.options import name_of
 from poolhand.pool.slots.fault import fault_of
 from poolhand.pool.slots.process_answer import Answer, unpack, unprepared
 from poolhand.pool.slots.process_child import (
@@ -45,7 +45,7 @@ EXIT_SECONDS = 2.0
 
 
 class ChildPhase(StrEnum):
-    """The phase of a child; a busy child has confirmed that it begins an order."""
+    """The phase of a child; a busy child has confirmed that it begins a call."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -53,7 +53,7 @@ class ChildPhase(StrEnum):
 
 
 class ChildLost(Exception):
-    """A child died, with this exit code, in this phase; only a busy one had begun its order."""
+    """A child died, with this exit code, in this phase; only a busy one had begun its call."""
 
     def __init__(self, pid: int, code: int | None, phase: ChildPhase) -> None:
         super().__init__(pid, code, phase)
@@ -112,12 +112,12 @@ class Child:
 
     @property
     def is_new(self) -> bool:
-        """Whether this child is at its first order."""
+        """Whether this child is at its first call."""
         return self._served <= 1
 
     @property
     def is_fit(self) -> bool:
-        """Whether this child can be given another order."""
+        """Whether this child can be given another call."""
         return self._phase is not ChildPhase.BUSY and not self._dead
 
     def come_up(self) -> None:
@@ -173,7 +173,7 @@ class Child:
             self._requests.send(reply)
 
     def _next_message(self) -> Answer | EmitLine | ChildRequest | None:
-        """Return the child's next message; a message for another order makes the child unusable."""
+        """Return the child's next message; a message for another call makes the child unusable."""
         said = self._receive()
         with suppress(Exception):
             number, answer = unpack(said)
@@ -184,7 +184,7 @@ class Child:
         raise ChildLost(self.pid, None, self._phase)
 
     def take(self) -> int:
-        """Begin an order and return its number; until `leave`, `ask` and `kill` accept it."""
+        """Begin a call and return its number; until `leave`, `ask` and `kill` accept it."""
         with self._lock:
             self._served += 1
             self._serves = self._served
@@ -194,16 +194,16 @@ class Child:
         with self._lock:
             self._serves = None
 
-    def ask(self, order: int) -> None:
-        """Ask the job of this order to stop."""
+    def ask(self, call: int) -> None:
+        """Ask the job of this call to stop."""
         with self._lock, suppress(OSError):
-            if self._serves == order:
-                self._requests.send(order)
+            if self._serves == call:
+                self._requests.send(call)
 
-    def kill(self, order: int) -> None:
-        """Kill the child, unless it has moved on to another order."""
+    def kill(self, call: int) -> None:
+        """Kill the child, unless it has moved on to another call."""
         with self._lock:
-            if self._serves == order:
+            if self._serves == call:
                 self.end()
 
     def end(self) -> None:

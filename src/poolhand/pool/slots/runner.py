@@ -81,9 +81,9 @@ class JobRunner(Generic[W]):
             attempt.task.cancel(message)
         elif attempt.asked is StopRequest.HARD_STOP:
             self.kill(attempt)
-        elif attempt.outside is not None and (order := attempt.outside.order) is not None:
+        elif attempt.outside is not None and (call := attempt.outside.call) is not None:
             # Read once: its thread may clear it meanwhile.
-            child, number = order
+            child, number = call
             child.ask(number)
 
     def kill(self, attempt: Attempt[W]) -> bool:
@@ -93,8 +93,8 @@ class JobRunner(Generic[W]):
             return False
         # Set the flag first: the thread that sees the child die reads it.
         outside.killed = True
-        if (order := outside.order) is not None:
-            child, number = order
+        if (call := outside.call) is not None:
+            child, number = call
             child.kill(number)
         return True
 
@@ -181,21 +181,21 @@ class JobRunner(Generic[W]):
         answer: Answer | None = None
         while answer is None:
             child = self.children.take()
-            outside.order = child, child.take()
+            outside.call = child, child.take()
             try:
                 answer = self._by_child(attempt, outside, child, process_call)
             except ChildLost as loss:
                 if loss.phase is ChildPhase.BUSY or child.is_new:
                     raise
             finally:
-                outside.order = None
+                outside.call = None
                 self.children.give_back(child)
         return contents_of(answer, attempt.work.id)
 
     def _by_child(
         self, attempt: Attempt[W], outside: OffLoop, child: Child, process_call: ProcessCall
     ) -> Answer:
-        # Check before too: a kill that found no order has ended nothing.
+        # Check before too: a kill that found no call has ended nothing.
         _check_wanted(attempt)
         child.come_up()
         _check_wanted(attempt)

@@ -10,10 +10,19 @@ from poolhand.errors import JobLost
 from poolhand.observe.events import Events
 from poolhand.observe.failures import warn_overran
 from poolhand.pool.slots import forks
-from poolhand.pool.slots.attempt import BUSY, IDLE, STUCK, Attempt, Runnable, Slot
+from poolhand.pool.slots.attempt import (
+    BUSY,
+    IDLE,
+    NEVER,
+    STUCK,
+    Alarm,
+    Attempt,
+    PoolClock,
+    Runnable,
+    Slot,
+)
 from poolhand.pool.slots.fault import fault_of
 from poolhand.pool.slots.runner import JobRunner, leave_behind
-from poolhand.pool.slots.timers import NEVER, Alarm, PoolClock
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT, Fault
 from poolhand.rules.outcome import (
     SELF_CANCELLED,

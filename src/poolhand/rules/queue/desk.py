@@ -18,12 +18,11 @@ from poolhand.rules.queue.backpressure import (
     evicts,
     rule,
 )
-from poolhand.rules.queue.entry import E, WaitingLine
+from poolhand.rules.queue.entry import E, Timers, WaitingLine
 from poolhand.rules.queue.gates import KeyGates, Sessions
 from poolhand.rules.queue.idempotency import IdempotencyKeys, may_rerun
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Strategy
-from poolhand.rules.queue.timing import Timers
 
 
 class Admitted(Struct, Generic[E], frozen=True):

@@ -132,8 +132,8 @@ def on_the_way(error: Exception, where: str, seconds: float) -> Exception:
         )
     if isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         return Unavailable(f"{where}: {_words(error)}: {_advice(error)}")
-    told = as_store_error(error, where)
-    return told or Unavailable(f"{where}: {_words(error)}: {_advice(error) or 'try again'}")
+    translated = as_store_error(error, where)
+    return translated or Unavailable(f"{where}: {_words(error)}: {_advice(error) or 'try again'}")
 
 
 def _advice(error: Exception) -> str:

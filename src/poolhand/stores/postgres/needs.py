@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from poolhand.contract import Change, ClaimRequest, JobBatch
+from poolhand.rules.queue.entry import seconds
 from poolhand.rules.queue.stored_desk import PoolSpec
-from poolhand.rules.queue.timing import seconds
 from poolhand.stores.postgres.pools import is_free, is_plain
 from poolhand.stores.postgres.transaction import Clock, Needs
 from poolhand.stores.sql.pools import spec_of
@@ -60,10 +60,12 @@ def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> L
 
     `known` maps names to numbers of pools, and whether they were free when last loaded.
     """
-    orders = [order for batch in batches for order in batch.orders]
-    names = {order.job.pool for order in orders}
-    tied = {order.job.pool for order in orders if order.revives or not is_plain(order.job)}
-    revived = [sought(order.revives) for order in orders if order.revives is not None]
+    requests = [request for batch in batches for request in batch.requests]
+    names = {request.job.pool for request in requests}
+    tied = {
+        request.job.pool for request in requests if request.revives or not is_plain(request.job)
+    }
+    revived = [sought(request.revives) for request in requests if request.revives is not None]
 
     def look(tables: Tables) -> Needs:
         if not names <= known.keys():
@@ -73,7 +75,7 @@ def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> L
         pools = {no: name in tied or not free for name, (no, free) in found.items()}
         if revived:
             pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
-        return Needs(pools, len(orders), loads=True)
+        return Needs(pools, len(requests), loads=True)
 
     return look
 
@@ -84,11 +86,6 @@ def jobs(ids: Sequence[str]) -> Look:
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
 
 
-def claims(tokens: Sequence[int]) -> Look:
-    """Need the pools of claims exclusively."""
-    return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
-
-
 def expiring_owner(owner: str) -> Look:
     """Need exclusively the pools of everything that an owner holds."""
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
@@ -97,16 +94,25 @@ def expiring_owner(owner: str) -> Look:
 def changing(
     changes: Sequence[Change],
     wanted: ClaimRequest | None,
+    released: Sequence[int],
     known: Mapping[str, tuple[int, bool]],
     busy: Mapping[int, bool],
 ) -> Look:
-    """Need the pools of claims that end, if known, and the pools that were `busy`."""
+    """Need the pools of claims that end, if known, and the pools that were `busy`.
+
+    Those of `released` claims are needed exclusively.
+    """
     pools = dict(busy)
     for change in changes:
         no, free = known.get(change.job.pool, (None, False))
         if no is not None:
             pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
-    return lambda tables: Needs(pools, 0, True, wanted)
+
+    def look(tables: Tables) -> Needs:
+        freed = _numbers(tables, OF_CLAIMS, list(released)) if released else ()
+        return Needs({**pools, **dict.fromkeys(freed, True)}, 0, True, wanted)
+
+    return look
 
 
 def waking(cause: str) -> Look:

@@ -82,10 +82,10 @@ class PostgresSignals:
         if self._loop is None or self._loop.is_closed():
             return
         if not self._due:
-            self._loop.call_soon(self._tell)
+            self._loop.call_soon(self._deliver)
         self._due[topic] = None
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         topics, self._due = self._due, {}
         self._hint(topics)
         if self._task is not None:

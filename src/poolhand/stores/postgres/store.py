@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from poolhand.contract import (
     Change,
     Claim,
     ClaimRequest,
+    Document,
     Extended,
     Filter,
     Hint,
@@ -184,8 +185,8 @@ class PostgresStore:
         if claims:
             changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
             await self._certain(
-                lambda steps: StoredLeases(steps).replace(changes, None),
-                needs.changing(changes, None, self._known, {}),
+                lambda steps: StoredLeases(steps).replace(changes),
+                needs.changing(changes, None, (), self._known, {}),
             )
 
     async def _change(
@@ -205,10 +206,10 @@ class PostgresStore:
             async with asyncio.timeout(PATIENCE):
                 yield
         except Exception as error:
-            told = faults.translate(error, self._address.shown)
-            if told is error:
+            translated = faults.translate(error, self._address.shown)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     # Pools
 
@@ -222,11 +223,18 @@ class PostgresStore:
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
         return await self._read(lambda tables: pool_rows(tables, names))
 
-    async def pause(self, pool: str, paused: bool, by: str) -> None:
-        await self._steps(lambda steps: steps.pause(pool, paused, by), needs.alone([pool]))
-
-    async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        await self._steps(lambda steps: steps.resize(pool, slots, by), needs.alone([pool]))
+    async def set_pool(
+        self,
+        pool: str,
+        by: str,
+        *,
+        paused: bool | None = None,
+        slots: int | None = None,
+        declared: bool = False,
+    ) -> None:
+        await self._steps(
+            lambda steps: steps.set_pool(pool, by, paused, slots, declared), needs.alone([pool])
+        )
 
     # Jobs
 
@@ -248,58 +256,55 @@ class PostgresStore:
             await transaction.begin()
         return transaction
 
-    async def insertion(self, orders: Sequence[JobRequest]) -> Insertion:
-        for name in user_transaction.names_of(orders):
+    async def insertion(self, requests: Sequence[JobRequest]) -> Insertion:
+        for name in user_transaction.names_of(requests):
             if name not in self._known:
                 await self._know(name)
-        return await self._change(lambda tables, now, at: self._insertion(tables, orders, now, at))
+        return await self._change(
+            lambda tables, now, at: self._insertion(tables, requests, now, at)
+        )
 
     async def _know(self, name: str) -> None:
         """Create a pool beforehand: a user's transaction creates none."""
         await self._steps(lambda steps: steps.know(name), needs.alone([name]))
 
     def _insertion(
-        self, tables: Tables, orders: Sequence[JobRequest], now: float, at: datetime
+        self, tables: Tables, requests: Sequence[JobRequest], now: float, at: datetime
     ) -> Insertion:
         (store,) = tables.execute(user_transaction.STORE).fetchone()
         dialect, channel = self._turns.dialect, self._signals.channel
         made = user_transaction.insertion(dialect, store, channel, self._address.shown)
-        pools = needs.named(tables, user_transaction.names_of(orders))
-        for order in orders:
-            made.add(order, pools[order.job.pool], now, at)
+        pools = needs.named(tables, user_transaction.names_of(requests))
+        for request in requests:
+            made.add(request, pools[request.job.pool], now, at)
         return made
 
-    async def withdraw(self, ids: Sequence[str]) -> list[str]:
-        return await self._steps(lambda steps: steps.withdraw(ids), needs.jobs(ids))
-
-    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
-        return list((await self.replace((), wanted)).claims)
-
     async def replace(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        self,
+        changes: Sequence[Change] = (),
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
     ) -> ReplacedJob:
         if not (self._turns.unsure or self._made):
-            return await self._exchange(changes, wanted)
+            return await self._exchange(changes, wanted, released)
         async with self._translated_errors():
             await self._look_back()
-            return await self._replace_anew(changes, wanted)
+            return await self._replace_anew(changes, wanted, released)
 
     async def _replace_anew(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None
+        self, changes: Sequence[Change], wanted: ClaimRequest | None, released: Sequence[int]
     ) -> ReplacedJob:
         """Settle claims of which some may have been settled before."""
         known = self._made.intersection(change.token for change in changes)
-        if not known:
-            return await self._exchange(changes, wanted)
         left = [change for change in changes if change.token not in known]
-        replaced = await self._exchange(left, wanted)
+        replaced = await self._exchange(left, wanted, released)
         self._made -= known
         answers = iter(replaced.made)
         made = [change.token in known or next(answers) for change in changes]
         return ReplacedJob(tuple(made), replaced.claims)
 
     async def _exchange(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None
+        self, changes: Sequence[Change], wanted: ClaimRequest | None, released: Sequence[int]
     ) -> ReplacedJob:
         keys = [put.key for change in changes for put in change.documents]
         tokens = [change.token for change in changes]
@@ -309,12 +314,12 @@ class PostgresStore:
                 self._turns.locks.take(steps.unit.tables, DOCUMENTS, keys)
             self._known.update(steps.pools.met())
             self._expect(steps.pools.with_work())
-            replaced = StoredLeases(steps).replace(changes, wanted)
+            replaced = StoredLeases(steps).replace(changes, wanted, released)
             settled = [token for token, made in zip(tokens, replaced.made, strict=True) if made]
             return Exchange(replaced, frozenset(settled))
 
         busy = self._busy if wanted is not None else {}
-        look = needs.changing(changes, wanted, self._known, busy)
+        look = needs.changing(changes, wanted, released, self._known, busy)
         return (await self._steps(act, look)).replaced
 
     def _expect(self, pools: Mapping[int, bool]) -> None:
@@ -325,10 +330,11 @@ class PostgresStore:
         for no in list(self._busy)[:-MOST_EXPECTED]:
             del self._busy[no]
 
-    async def release(self, tokens: Sequence[int]) -> None:
-        await self._steps(lambda steps: StoredLeases(steps).release(tokens), needs.claims(tokens))
-
-    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+    async def cancel(
+        self, ids: Sequence[str], by: str, blocked_only: bool = False
+    ) -> list[Stored | None]:
+        if blocked_only:
+            return await self._steps(lambda steps: steps.withdraw(ids), needs.jobs(ids))
         async with self._translated_errors():
             return await self._cancels.ask([(id, by) for id in ids])
 
@@ -357,11 +363,8 @@ class PostgresStore:
 
     # Reads
 
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        return await self._read(lambda tables: sql_find.get(tables, ids))
-
-    async def brief(self, id: str) -> bytes | None:
-        return await self._read(lambda tables: sql_find.brief(tables, id))
+    async def get(self, ids: Sequence[str], calls: bool = False) -> list[Stored | None]:
+        return await self._read(lambda tables: sql_find.get(tables, ids, calls))
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         return await self._read(lambda tables: sql_find.find(tables, which, after, limit))
@@ -422,13 +425,8 @@ class PostgresStore:
 
     # Documents and log
 
-    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+    async def get_document(self, key: str) -> Document | None:
         return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
-
-    async def expires_in(self, key: str) -> float | None:
-        return await self._change(
-            lambda tables, now, at: sql_documents.expires_in(tables, key, now), True
-        )
 
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
@@ -436,23 +434,13 @@ class PostgresStore:
         def op(tables: Tables, now: float, at: datetime) -> tuple[int, ...] | None:
             if not is_good(tables, token):
                 return None
-            versions = sql_documents.put(self._locked(tables, puts), puts, now)
+            self._turns.locks.take(tables, DOCUMENTS, [put.key for put in puts])
+            versions = sql_documents.put(tables, puts, now)
             if versions is not None and log:
                 PostgresLog(tables, self._turns.locks).append(log, at)
             return versions
 
         return await self._change(op)
-
-    def _locked(self, tables: Tables, puts: Iterable[Put]) -> Tables:
-        self._turns.locks.take(tables, DOCUMENTS, [put.key for put in puts])
-        return tables
-
-    async def delete(self, key: str, expect: int | None = None) -> bool:
-        return await self._change(
-            lambda tables, now, at: sql_documents.delete(
-                self._locked(tables, [Put(key, b"")]), key, expect, now
-            )
-        )
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return await self._change(

@@ -517,7 +517,7 @@ class AddBatcher(Generic[A, B]):
                 return
             for _, reply in taken:
                 if not reply.done():
-                    reply.set_exception(_as_told(error))
+                    reply.set_exception(_for_caller(error))
             if not isinstance(error, Exception):
                 raise
             return
@@ -534,7 +534,7 @@ def _is_of_one(error: BaseException) -> bool:
     return isinstance(error, Exception)
 
 
-def _as_told(error: BaseException) -> BaseException:
+def _for_caller(error: BaseException) -> BaseException:
     """Translate an error for the callers: a cancellation of the batch becomes Unavailable."""
     if isinstance(error, Exception):
         return error

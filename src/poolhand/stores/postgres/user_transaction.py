@@ -20,8 +20,8 @@ from poolhand.contract import Added, JobBatch, JobRequest, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Policy
+from poolhand.rules.queue.entry import arrival, seconds
 from poolhand.rules.queue.stored_desk import PoolSpec, may_refuse
-from poolhand.rules.queue.timing import arrival, seconds
 from poolhand.stores.postgres import errors as faults
 from poolhand.stores.postgres import needs
 from poolhand.stores.postgres.connections import ClockStepped, ServerConnection, sever
@@ -133,10 +133,10 @@ class PostgresTransaction:
         except Exception as error:
             if connection.is_closed() or not connection.is_in_transaction():
                 await self._end()
-            told = self._over() if self._late else meaning(error)
-            if told is error:
+            translated = self._over() if self._late else meaning(error)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     async def _bounded(self, awaitable: Awaitable[T]) -> T:
         async with asyncio.timeout(LONGEST):
@@ -182,9 +182,9 @@ def _users_fault(error: Exception, sql: object) -> Exception:
     """Translate an error about a user's statement."""
     if faults.is_cut(error):
         return Unavailable(f"{error}: {sql}")
-    told = f"{error}: {sql}".encode(errors="backslashreplace").decode()
+    text = f"{error}: {sql}".encode(errors="backslashreplace").decode()
     conflict = isinstance(error, asyncpg.IntegrityConstraintViolationError)
-    return (Conflict if conflict else UsageError)(told)
+    return (Conflict if conflict else UsageError)(text)
 
 
 STORE = "SELECT store FROM poolhand_counters"
@@ -208,10 +208,10 @@ WITH given AS MATERIALIZED (
     SELECT seq, pool, 1, again, by_wall, extract(epoch FROM clock_timestamp()) - skew, opens_at,
         -1, 0
     FROM given, poolhand_counters
-), told AS (
+), sent AS (
     SELECT pg_notify(?2, E'\\ndue')
 )
-SELECT count(*) FROM given, told
+SELECT count(*) FROM given, sent
 """
 
 
@@ -224,20 +224,22 @@ class Insertion:
         self._where = where
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, order: JobRequest, pool: tuple[int, PoolSpec], now: float, at: datetime) -> None:
+    def add(
+        self, request: JobRequest, pool: tuple[int, PoolSpec], now: float, at: datetime
+    ) -> None:
         """Prepare one job request."""
         no, spec = pool
         _check_policy(spec.name, spec.backpressure)
-        if order.revives is not None:
+        if request.revives is not None:
             raise UsageError("a dead job cannot be retried in a transaction; retry it by itself")
-        job = replace(order.job, pool_id=spec.id, status=Status.QUEUED)
-        job, window, by_wall = arrival(job, order.delay, order.expires, now, at)
+        job = replace(request.job, pool_id=spec.id, status=Status.QUEUED)
+        job, window, by_wall = arrival(job, request.delay, request.expires, now, at)
         opens_at = 0.0 if window is None else window.opens_at or 0.0
         closes_at = None if window is None else window.closes_at
         terms = (job.id, no, job.name, job.key, job.session, job.tenant, closes_at)
-        how = (opens_at, float(order.rerun_failed), int(by_wall))
+        how = (opens_at, float(request.rerun_failed), int(by_wall))
         by = (seconds(job.submitted_at), job.user)
-        self._rows.append((*terms, encode_terms(job), order.brief, *how, *by))
+        self._rows.append((*terms, encode_terms(job), request.call_record, *how, *by))
 
     async def write(self, connection: Any) -> None:
         """Write the jobs in a connection's open transaction; call it from the connection's loop."""
@@ -252,10 +254,10 @@ class Insertion:
         except asyncpg.UndefinedTableError as error:
             raise self._elsewhere() from error
         except Exception as error:
-            told = faults.translate(error, self._where)
-            if told is error:
+            translated = faults.translate(error, self._where)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
         if rows[0][0] != len(self._rows):
             raise self._elsewhere()
 
@@ -271,9 +273,9 @@ def insertion(dialect: Dialect, store: str, channel: str, where: str) -> Inserti
     return Insertion(dialect.text(INSERT), (store, channel), where)
 
 
-def names_of(orders: Sequence[JobRequest]) -> list[str]:
+def names_of(requests: Sequence[JobRequest]) -> list[str]:
     """Return the pools of job requests, each once."""
-    return list(dict.fromkeys(order.job.pool for order in orders))
+    return list(dict.fromkeys(request.job.pool for request in requests))
 
 
 def _check_policy(name: str, policy: Policy) -> None:

@@ -19,10 +19,9 @@ from poolhand.rules.queue.backpressure import (
     drop_reason,
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.queue.entry import Window
+from poolhand.rules.queue.entry import Window, arrival
 from poolhand.rules.queue.gates import TURN, BusyAction, OnBusy
 from poolhand.rules.queue.stored_desk import may_refuse, undeclared
-from poolhand.rules.queue.timing import arrival
 from poolhand.rules.streams import inbox_of, rollbacks_of
 from poolhand.stores.sql.log import ROW_LINES
 from poolhand.stores.sql.pools import StoredPool
@@ -34,7 +33,7 @@ from poolhand.stores.sql.unit_of_work import JOBS, NEW_JOB, NEW_QUEUED, TURNS, j
 MANY = 250  # jobs from which rows are streamed in a statement of their own while they are generated
 NOT_USER = "user"  # why a turn is refused whose session belongs to another user
 NOT_CALL = "key"  # why a job is refused whose idempotency key stands for another call
-BRIEF = "SELECT brief FROM poolhand_jobs WHERE seq = ?"
+CALL_RECORD = "SELECT brief FROM poolhand_jobs WHERE seq = ?"
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
 
@@ -83,7 +82,7 @@ class StoredAdmission:
 
     def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         """Admit batches, each independently."""
-        self.expect(order.job for batch in batches for order in batch.orders)
+        self.expect(request.job for batch in batches for request in batch.requests)
         return [self.take(batch) for batch in batches]
 
     def take(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
@@ -91,36 +90,36 @@ class StoredAdmission:
 
         A single request needs no savepoint: it is refused before anything is written for it.
         """
-        orders = batch.orders
-        free = self._taken_unasked(orders)
+        requests = batch.requests
+        free = self._taken_unasked(requests)
         if free is not None:
-            return self._queue(orders, free)
-        refusal = self._stranger(orders)
+            return self._queue(requests, free)
+        refusal = self._stranger(requests)
         if refusal is not None:
             return refusal
         self._revived.clear()
         owner = self._blocked_owner(batch)
-        undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
+        undo = len(requests) > 1 and self._may_fail(requests, owner is not None)
         execute = self._unit.tables.execute
-        told = set(self._unit.topics)
+        topics = set(self._unit.topics)
         if undo:
             self._unit.close()
             execute("SAVEPOINT batch")
         try:
-            return tuple([self._enter(order, owner) for order in orders])
+            return tuple([self._enter(request, owner) for request in requests])
         except _Refused as refused:
             if undo:
                 execute("ROLLBACK TO batch")
-                self._steps.undo(told)
+                self._steps.undo(topics)
                 self._users.undo()
             return self._refusal(refused)
         finally:
             if undo:
                 execute("RELEASE batch")
 
-    def _stranger(self, orders: Sequence[JobRequest]) -> Refusal | None:
+    def _stranger(self, requests: Sequence[JobRequest]) -> Refusal | None:
         """Return the refusal of a batch with a turn of another user's session."""
-        jobs = [order.job for order in orders if order.job.session is not None]
+        jobs = [request.job for request in requests if request.job.session is not None]
         if not jobs:
             return None
         self._users.load(jobs)
@@ -129,8 +128,8 @@ class StoredAdmission:
 
     def _blocked_owner(self, batch: JobBatch) -> int | None:
         """Return the number of the batch's owner if one of its pools may block submitters."""
-        for order in batch.orders:
-            pool = self._steps.pools.named(order.job.pool)
+        for request in batch.requests:
+            pool = self._steps.pools.named(request.job.pool)
             policy = None if pool is None else pool.spec.backpressure
             if isinstance(policy, Bounded) and policy.on_full is OnFull.BLOCK_SUBMITTER:
                 return self._steps.owner(batch.owner)
@@ -153,7 +152,7 @@ class StoredAdmission:
             self._turn_away(row, "its session belongs to another user", NOT_USER)
             return
         if row.job.idempotency_key is not None:
-            (row.brief,) = self._unit.tables.execute(BRIEF, (row.seq,)).fetchone()
+            (row.call_record,) = self._unit.tables.execute(CALL_RECORD, (row.seq,)).fetchone()
         verdict = pool.admit(row, now, rerun)
         match verdict:
             case Joined(entry=other):
@@ -176,11 +175,11 @@ class StoredAdmission:
         job = lifecycle.reject(row.job, reason, policy, self._unit.at)
         self._steps.end(row, job, audit.ended(job))
 
-    def _may_fail(self, orders: Sequence[JobRequest], may_block: bool) -> bool:
-        for order in orders:
-            if order.revives is not None or order.job.idempotency_key is not None:
+    def _may_fail(self, requests: Sequence[JobRequest], may_block: bool) -> bool:
+        for request in requests:
+            if request.revives is not None or request.job.idempotency_key is not None:
                 return True
-            pool = self._steps.pools.named(order.job.pool)
+            pool = self._steps.pools.named(request.job.pool)
             if pool is not None and may_refuse(pool.spec.backpressure, may_block):
                 return True
         return False
@@ -196,74 +195,77 @@ class StoredAdmission:
             waiting = refused.waiting
         return Refusal(reason, spec.name, str(policy), running, waiting, refused.holder)
 
-    def _enter(self, order: JobRequest, owner: int | None) -> Added:
-        if order.revives is not None:
-            self._expect_dead(order)
-        pool = self._steps.pools.named(order.job.pool)
+    def _enter(self, request: JobRequest, owner: int | None) -> Added:
+        if request.revives is not None:
+            self._expect_dead(request)
+        pool = self._steps.pools.named(request.job.pool)
         if pool is None:
-            pool = self._steps.pools.open(undeclared(order.job.pool))
-        turn = self._turn_of(order, pool)
+            pool = self._steps.pools.open(undeclared(request.job.pool))
+        turn = self._turn_of(request, pool)
         if isinstance(turn, Added):
             return turn
-        row = self._row(order, pool)
+        row = self._row(request, pool)
         # Registered before the decision: the steps that admission triggers may look it up.
         self._unit.rows[row.seq] = row
-        verdict = pool.admit(row, self._unit.now, order.rerun_failed)
+        verdict = pool.admit(row, self._unit.now, request.rerun_failed)
         # A request that revives a dead job must not block: if it is withdrawn, no job is left.
-        added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
-        if order.revives is not None and added.entry in (Admission.ACCEPTED, Admission.JOINED):
-            self._revive(order.revives, order.job.submitted_by, added.job.id)
-        if order.triggers is not None and added.entry is not Admission.REJECTED:
-            by, id, at = order.job.submitted_by, order.triggers, self._unit.at
+        added = self._carry_out(verdict, row, pool, owner if request.revives is None else None)
+        if request.revives is not None and added.entry in (Admission.ACCEPTED, Admission.JOINED):
+            self._revive(request.revives, request.job.submitted_by, added.job.id)
+        if request.triggers is not None and added.entry is not Admission.REJECTED:
+            by, id, at = request.job.submitted_by, request.triggers, self._unit.at
             self._unit.note(audit.acted_on(audit.SCHEDULE_TRIGGER, added.job, by, id, at))
         if turn is not None and added.entry is Admission.ACCEPTED:
-            self._unit.tell(ended_for(turn.job, order.on_busy))
-            self._steps.cancel(turn.job.id, order.job.submitted_by)
+            self._unit.append_lines(ended_for(turn.job, request.on_busy))
+            self._steps.cancel(turn.job.id, request.job.submitted_by)
         return added
 
-    def _turn_of(self, order: JobRequest, pool: StoredPool) -> JobRow | Added | None:
+    def _turn_of(self, request: JobRequest, pool: StoredPool) -> JobRow | Added | None:
         """Return the turn to end for a new job, the result if the job joins a turn, or None."""
-        job, now = order.job, self._unit.now
-        if order.on_busy is OnBusy.ENQUEUE or pool.joined(job, order.rerun_failed, now) is not None:
+        job, now = request.job, self._unit.now
+        if (
+            request.on_busy is OnBusy.ENQUEUE
+            or pool.joined(job, request.rerun_failed, now) is not None
+        ):
             return None
-        busy = pool.resolve_busy(job, order.on_busy)
+        busy = pool.resolve_busy(job, request.on_busy)
         match busy.action:
             case BusyAction.REFUSE:
                 raise _Refused(pool.spec.name, "busy")
             case BusyAction.JOIN:
                 assert busy.turn is not None
                 id = busy.turn.job.id
-                self._unit.tell([LogLine(inbox_of(id), TURN, order.brief)])
+                self._unit.append_lines([LogLine(inbox_of(id), TURN, request.call_record)])
                 return Added(busy.turn.job, Admission.JOINED)
             case _:
                 return busy.turn
 
-    def _taken_unasked(self, orders: Sequence[JobRequest]) -> StoredPool | None:
+    def _taken_unasked(self, requests: Sequence[JobRequest]) -> StoredPool | None:
         """Return the pool that accepts all requests without a decision, or None."""
-        name = orders[0].job.pool if orders else ""
+        name = requests[0].job.pool if requests else ""
         pool = self._steps.pools.named(name)
         if pool is None or not pool.takes_all:
             return None
-        for order in orders:
-            job = order.job
+        for request in requests:
+            job = request.job
             if (
                 job.pool != name
                 or job.session is not None
                 or job.idempotency_key is not None
                 or job.run_at is not None
-                or order.delay is not None
-                or order.expires is not None
-                or order.revives is not None
-                or order.triggers is not None
+                or request.delay is not None
+                or request.expires is not None
+                or request.revives is not None
+                or request.triggers is not None
             ):
                 return None
         return pool
 
-    def _queue(self, orders: Sequence[JobRequest], pool: StoredPool) -> tuple[Added, ...]:
+    def _queue(self, requests: Sequence[JobRequest], pool: StoredPool) -> tuple[Added, ...]:
         """Queue jobs that need no decision."""
-        unit, count, added = self._unit, len(orders), list[Added]()
+        unit, count, added = self._unit, len(requests), list[Added]()
         seqs, turns = unit.numbers.take(JOBS, count), unit.numbers.take(TURNS, count)
-        jobs = self._job_rows(zip(seqs, orders, strict=True), pool, added)
+        jobs = self._job_rows(zip(seqs, requests, strict=True), pool, added)
         waits = self._queue_rows(zip(seqs, turns, added, strict=True), pool)
         if count < MANY:
             unit.new_jobs += jobs
@@ -277,15 +279,15 @@ class StoredAdmission:
         return tuple(added)
 
     def _job_rows(
-        self, orders: Iterable[tuple[int, JobRequest]], pool: StoredPool, added: list[Added]
+        self, requests: Iterable[tuple[int, JobRequest]], pool: StoredPool, added: list[Added]
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of jobs; append their audit records and results."""
         unit, no, pool_id = self._unit, pool.no, pool.spec.id
         at, lines, queued, taken = unit.at, unit.lines, Status.QUEUED, Admission.ACCEPTED
         stamp = unit.stamp
         known, ordered, head, tail = self._alike
-        for seq, order in orders:
-            job = replace(order.job, pool_id=pool_id, status=queued, submitted_at=at)
+        for seq, request in requests:
+            job = replace(request.job, pool_id=pool_id, status=queued, submitted_at=at)
             id, terms = job.id, terms_of(job)
             if terms != known:
                 known, ordered, head, tail = self._alike = _alike(job, terms)
@@ -293,7 +295,18 @@ class StoredAdmission:
             added.append(Added(job, taken))
             if len(added) % ROW_LINES == 0:
                 lines.pack()
-            line = (seq, id, no, job.name, job.key, None, job.tenant, None, ordered, order.brief)
+            line = (
+                seq,
+                id,
+                no,
+                job.name,
+                job.key,
+                None,
+                job.tenant,
+                None,
+                ordered,
+                request.call_record,
+            )
             yield (*line, stamp, job.user)
 
     def _queue_rows(
@@ -347,12 +360,12 @@ class StoredAdmission:
         self._steps.end(row, job, record)
         self._steps.welcome(pool)
 
-    def _expect_dead(self, order: JobRequest) -> None:
-        assert order.revives is not None
-        dead = self._unit.row_named(order.revives)
-        if dead is None or not dead.dead or order.revives in self._revived:
-            raise _Refused(order.job.pool, "not_dead")
-        self._revived.add(order.revives)
+    def _expect_dead(self, request: JobRequest) -> None:
+        assert request.revives is not None
+        dead = self._unit.row_named(request.revives)
+        if dead is None or not dead.dead or request.revives in self._revived:
+            raise _Refused(request.job.pool, "not_dead")
+        self._revived.add(request.revives)
 
     def _revive(self, id: str, by: str, successor: str) -> None:
         """Record that another job replaces a dead one."""
@@ -363,13 +376,13 @@ class StoredAdmission:
         unit.tables.execute(REVIVE, (dead.seq,))
         unit.note(audit.acted_on(audit.RERUN, dead.job, by, successor, unit.at))
 
-    def _row(self, order: JobRequest, pool: StoredPool) -> JobRow:
+    def _row(self, request: JobRequest, pool: StoredPool) -> JobRow:
         unit = self._unit
-        job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED)
-        job, window, by_wall = arrival(job, order.delay, order.expires, unit.now, unit.at)
+        job = replace(request.job, pool_id=pool.spec.id, status=Status.QUEUED)
+        job, window, by_wall = arrival(job, request.delay, request.expires, unit.now, unit.at)
         row = JobRow(job, pool.no, unit.now, window)
         row.seq = unit.numbers.next(JOBS)
-        row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
+        row.call_record, row.by_wall, row.fresh = request.call_record, by_wall, True
         return row
 
 

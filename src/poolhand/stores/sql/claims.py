@@ -14,8 +14,8 @@ from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owne
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import claimable
 from poolhand.rules.job import Job
+from poolhand.rules.queue.entry import comeback
 from poolhand.rules.queue.strategy import round_robin
-from poolhand.rules.queue.timing import comeback
 from poolhand.stores.sql import documents as sql_documents
 from poolhand.stores.sql.facts import Pick
 from poolhand.stores.sql.pools import StoredPool
@@ -68,7 +68,7 @@ SELECT c.token, c.slot, c.started, c.waited, c.course, j.id, j.ordered, j.brief
 FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
 WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
 """
-BRIEFS = "SELECT seq, brief FROM poolhand_jobs WHERE seq IN (?*)"
+CALLS = "SELECT seq, brief FROM poolhand_jobs WHERE seq IN (?*)"
 LOOKS = 10  # attempts per claim to find jobs whose key has a permit left
 RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
 
@@ -113,9 +113,16 @@ class StoredLeases:
 
     # Settling
 
-    def replace(self, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
-        """Settle claimed jobs, then claim."""
-        made = self.change_all(changes)
+    def replace(
+        self,
+        changes: Sequence[Change],
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
+    ) -> ReplacedJob:
+        """Settle claimed jobs, free the slots of stuck jobs, then claim."""
+        made = self.change_all(changes) if changes else ()
+        if released:
+            self.release(released)
         return ReplacedJob(made, () if wanted is None else tuple(self.claim(wanted)))
 
     def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
@@ -157,7 +164,7 @@ class StoredLeases:
             elif sql_documents.put(unit.tables, change.documents, unit.now) is None:
                 return False
         if change.log:
-            unit.tell(change.log)
+            unit.append_lines(change.log)
         token, seq, no, cancel_requested, _ = claim
         del self._good[token]
         pool = self._steps.pools.no(no)
@@ -240,13 +247,13 @@ class StoredLeases:
         self._steps.withdraw_rows(*unit.load([seq for (seq,) in blocked_submitters]))
         self.release([token for (token,) in self._execute(STUCK_OF, expired).fetchall()])
         claims = []
-        for token, slot, started, waited, record, id, ordered, brief in self._execute(
+        for token, slot, started, waited, record, id, ordered, call_record in self._execute(
             RUN_BY, expired
         ).fetchall():
             renewed = unit.numbers.next(TOKENS)
             self._execute(RETOKEN, (renewed, token))
             job = lifecycle.start(decode_job(id, ordered, record), moment(started), waited)
-            claims.append(Claim(job, brief, renewed, slot))
+            claims.append(Claim(job, call_record, renewed, slot))
         self._steps.forget_owners()
         return claims
 
@@ -289,10 +296,10 @@ class _Starter:
         unit, claims, free = self._unit, list[Claim](), iter(slots)
         lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(found)]
         seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
-        briefs = dict(unit.tables.among(BRIEFS, seqs))
+        records = dict(unit.tables.among(CALLS, seqs))
         for row in unit.load(seqs):
             if pool.take_aside(row, unit.now):
-                row.brief = briefs[row.seq]
+                row.call_record = records[row.seq]
                 claims.append(self._start(pool, row, next(free)))
             elif row.job.key is not None:
                 full.add(row.job.key)
@@ -315,11 +322,11 @@ class _Starter:
             if pick is None:
                 # A concurrent transaction was first: PostgreSQL skips rows that others have locked.
                 continue
-            seq, since, gate, id, ordered, course, brief, *token = pick
+            seq, since, gate, id, ordered, course, call_record, *token = pick
             job = lifecycle.start(decode_job(id, ordered, course), self._unit.at, now - since)
             token = token or [self._unit.numbers.next(TOKENS)]
             kept = (token[0], seq, pool.no, gate, course)
-            claims.append(self._claim(job, brief, slot, kept))
+            claims.append(self._claim(job, call_record, slot, kept))
         return claims
 
     def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
@@ -335,7 +342,7 @@ class _Starter:
         self.last = pool.no
         job = lifecycle.start(row.job, unit.at, unit.now - row.since)
         kept = (unit.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
-        claim = self._claim(job, row.brief, slot, kept)
+        claim = self._claim(job, row.call_record, slot, kept)
         unit.put(row, RUNNING)
         self._steps.welcome(pool)
         return claim
@@ -344,7 +351,7 @@ class _Starter:
         return None if pool.no in self._steps.overdue() else pool.next(self._unit.now)
 
     def _claim(
-        self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, int, str | None, Any]
+        self, job: Job, call_record: bytes, slot: int, kept: tuple[int, int, int, str | None, Any]
     ) -> Claim:
         """Record that a job was started: its token, seq, pool, gate and course."""
         unit = self._unit
@@ -352,7 +359,7 @@ class _Starter:
         token, seq, pool, gate, course = kept
         run = (token, seq, pool, self._owner, slot, unit.stamp, job.waited, gate, course)
         unit.new_claims.append(run)
-        return Claim(job, brief, token, slot)
+        return Claim(job, call_record, token, slot)
 
 
 def _turns(pools: Sequence[StoredPool], limit: int) -> list[StoredPool]:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from poolhand.contract import Put
+from poolhand.contract import Document, Put
 from poolhand.rules.streams import ERASED_FOR, erasure_of, streams_of_document
 from poolhand.stores.sql import sessions as sql_sessions
 from poolhand.stores.sql.log import StreamLog
 from poolhand.stores.sql.rows import sought
 from poolhand.stores.sql.tables import Insert, Tables
 
-GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
-UNTIL = "SELECT until FROM poolhand_documents WHERE key = ? AND until > ?"
+GET = """
+SELECT value, version, until FROM poolhand_documents
+WHERE key = ? AND (until IS NULL OR until > ?)
+"""
 VERSIONS = "SELECT version, until IS NULL OR until > ? FROM poolhand_documents WHERE key = ?"
 # New documents start above the highest version of deleted ones: no version of a key comes twice.
 GONE = "SELECT documents FROM poolhand_counters"
@@ -24,7 +26,6 @@ PUT = Insert(
     "key text, value bytea, version bigint, until double precision",
     key=("key",),
 )
-DELETE = "DELETE FROM poolhand_documents WHERE key = ?"
 SCAN = """
 SELECT key FROM poolhand_documents
 WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?)
@@ -36,35 +37,33 @@ OLD = "SELECT max(version) FROM poolhand_documents WHERE until <= ?"
 SWEEP = "DELETE FROM poolhand_documents WHERE until <= ? RETURNING key"
 
 
-def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
-    """Return a document and its version."""
+def get(tables: Tables, key: str, now: float) -> Document | None:
+    """Return a document, None if there is none."""
     row = tables.execute(GET, (sought(key), now)).fetchone()
-    # A plain tuple: it may be sent to a process without the database driver.
-    return None if row is None else (row[0], row[1])
-
-
-def expires_in(tables: Tables, key: str, now: float) -> float | None:
-    """Return the seconds until a document expires; None if there is none or it never expires."""
-    row = tables.execute(UNTIL, (sought(key), now)).fetchone()
-    return None if row is None else row[0] - now
+    if row is None:
+        return None
+    value, version, until = row
+    return Document(value, version, None if until is None else until - now)
 
 
 def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
-    """Write all documents and return their versions, or write none and return None."""
-    versions: dict[str, int] = {}
+    """Write or delete all documents and return their versions, or do nothing and return None."""
+    versions: dict[str, tuple[int, int]] = {}
     written: list[int] = []
-    rows: dict[str, tuple[Any, ...]] = {}
+    rows: dict[str, tuple[Any, ...] | None] = {}
     for one in puts:
-        version = last = versions.get(one.key, 0)
-        if not version:
-            version, last = _versions(tables, one.key, now)
+        version, last = versions.get(one.key) or _versions(tables, one.key, now)
         if one.expect not in (None, version) or is_erased(tables, one, now):
             return None
-        versions[one.key] = last + 1
-        written.append(last + 1)
+        number = 0 if one.value is None else last + 1
+        versions[one.key] = number, max(number, last)
+        written.append(number)
         until = None if one.ttl is None else now + one.ttl
-        rows[one.key] = (one.key, one.value, last + 1, until)
-    tables.insert(PUT, list(rows.values()))
+        rows[one.key] = None if one.value is None else (one.key, one.value, number, until)
+    gone = [key for key, row in rows.items() if row is None]
+    if gone:
+        forget(tables, gone)
+    tables.insert(PUT, [row for row in rows.values() if row is not None])
     return tuple(written)
 
 
@@ -89,16 +88,6 @@ def forget(tables: Tables, keys: Sequence[str]) -> None:
     versions = [version for (version,) in tables.among(FORGET, [sought(key) for key in keys])]
     if versions:
         tables.execute(GO, (max(versions), max(versions)))
-
-
-def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:
-    """Delete a document; return whether it existed with that version."""
-    version, _ = _versions(tables, key, now)
-    if not version or expect not in (None, version):
-        return False
-    tables.execute(GO, (version, version))
-    tables.execute(DELETE, (key,))
-    return True
 
 
 def scan(tables: Tables, prefix: str, after: str, limit: int, now: float) -> list[str]:

@@ -11,12 +11,11 @@ from typing import Any
 
 from poolhand.rules.queue import strategy
 from poolhand.rules.queue.backpressure import EvictionIndex, KeyIndex, key_to_evict
-from poolhand.rules.queue.entry import WaitingLine
+from poolhand.rules.queue.entry import Timers, WaitingLine, seconds
 from poolhand.rules.queue.gates import Gate, KeyGates
 from poolhand.rules.queue.ready import MOST_RESTING, Ready
 from poolhand.rules.queue.stored_desk import NEVER
 from poolhand.rules.queue.strategy import FairRoundRobin, Fifo, Priority, Strategy, job_rank
-from poolhand.rules.queue.timing import Timers, seconds
 from poolhand.stores.sql.rows import BLOCKED_SUBMITTER, KEY, MOVING, QUEUED, SCHEDULED, JobRow
 from poolhand.stores.sql.tables import MOST, Insert
 from poolhand.stores.sql.unit_of_work import TURNS, UnitOfWork
@@ -102,7 +101,7 @@ class StoredReady(Ready[JobRow]):
         if not rows:
             return None
         entry = self._unit.row(rows[0][0])
-        entry.brief = rows[0][6]
+        entry.call_record = rows[0][6]
         self.size -= 1
         self._unit.put(entry, MOVING)
         return entry

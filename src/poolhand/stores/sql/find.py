@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, JobPage, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import seconds
 from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, JobFacts, sought, submit_of
 from poolhand.stores.sql.tables import Tables, check_page
 
-BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
+CALLS = "SELECT id, brief FROM poolhand_jobs WHERE id IN (?*)"
 # The table that drives a search, newest first; the order of the joins is deliberate.
 FROM_JOBS = f"poolhand_jobs j {PLACED}"
 FROM_WAITS = """
@@ -72,19 +72,17 @@ FROM poolhand_pools WHERE ? IS NULL OR name = ?
 TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *ENDS)
 
 
-def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
-    """Return jobs by their ids, None for those not in the store."""
+def get(tables: Tables, ids: Sequence[str], calls: bool) -> list[Stored | None]:
+    """Return jobs by their ids, None for those not in the store; with `calls` their records."""
     found: dict[str, Stored] = {}
-    for row in tables.among(BY_IDS, [sought(id) for id in ids]):
+    asked = [sought(id) for id in ids]
+    for row in tables.among(BY_IDS, asked):
         facts = JobFacts._make(row)
         found[facts.id] = facts.stored()
+    for id, record in tables.among(CALLS, asked) if calls else ():
+        if id in found:
+            found[id] = replace(found[id], call_record=record)
     return [found.get(id) for id in ids]
-
-
-def brief(tables: Tables, id: str) -> bytes | None:
-    """Return the call record of a job."""
-    row: tuple[bytes] | None = tables.execute(BRIEF, (sought(id),)).fetchone()
-    return None if row is None else row[0]
 
 
 def find(tables: Tables, which: Filter, after: int | None, limit: int) -> JobPage:

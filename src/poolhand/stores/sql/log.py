@@ -14,7 +14,7 @@ import msgspec
 
 from poolhand.contract import LogEntry as Read
 from poolhand.contract import LogLine
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import seconds
 from poolhand.stores.sql.rows import moment, sought
 from poolhand.stores.sql.tables import MOST, Insert, Tables, TableWrite
 

@@ -14,9 +14,8 @@ from msgspec.structs import asdict, replace
 from poolhand.contract import Stored
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.entry import Entry, Window, seconds
 from poolhand.rules.queue.idempotency import is_same_stored_call
-from poolhand.rules.queue.timing import seconds
 from poolhand.rules.validation import is_writable
 
 # Where a job is. Places up to MOVING are rows of `waits`. A job that is MOVING has left one place
@@ -196,7 +195,7 @@ def moment(number: float) -> datetime:
 
 def sought(text: str) -> str:
     """Return a text to search for; a text that no table can hold becomes one without matches."""
-    return text if is_writable(text) else NOWHERE
+    return text if text.isprintable() or is_writable(text) else NOWHERE
 
 
 class JobRow(Entry):
@@ -208,8 +207,8 @@ class JobRow(Entry):
     """
 
     __slots__ = (
-        "brief",
         "by_wall",
+        "call_record",
         "cancel_requested",
         "course",
         "crowd",
@@ -232,7 +231,7 @@ class JobRow(Entry):
         self.pool = pool
         self.since = since
         self.where = MOVING
-        self.brief = b""
+        self.call_record = b""
         self.rank: float = 0
         self.turn = 0
         self.token = 0
@@ -244,7 +243,7 @@ class JobRow(Entry):
         self.by_wall = self.cancel_requested = self.dead = self.in_waits = self.fresh = False
 
     def is_same_call(self, kept: JobRow) -> bool:
-        return is_same_stored_call((self.job, self.brief), (kept.job, kept.brief))
+        return is_same_stored_call((self.job, self.call_record), (kept.job, kept.call_record))
 
     @property
     def submitter_blocked(self) -> bool:

@@ -304,7 +304,7 @@ class StoredKeys(IdempotencyKeys[JobRow]):
         row = None if found is None else self._unit.find(found[0])
         if row is not None and not row.fresh:
             # The call record, to compare calls.
-            row.brief = found[1]
+            row.call_record = found[1]
         return row
 
     def reserve(self, entry: JobRow) -> None:

@@ -63,10 +63,10 @@ class Steps:
         self.unit.close()
         return topics
 
-    def undo(self, told: set[str]) -> None:
-        """Start again after a rollback to the last `close`; keep only the topics in `told`."""
+    def undo(self, topics: set[str]) -> None:
+        """Start again after a rollback to the last `close`; keep only the topics in `topics`."""
         self.unit.reopen()
-        self.unit.topics &= told
+        self.unit.topics &= topics
         self.pools = self.pools.anew()
 
     def owner(self, id: str | None) -> int | None:
@@ -101,18 +101,17 @@ class Steps:
         if self.pools.named(name) is None:
             self.pools.open(undeclared(name))
 
-    def pause(self, name: str, paused: bool, by: str) -> None:
-        """Pause or resume claims from a pool."""
+    def set_pool(
+        self, name: str, by: str, paused: bool | None, slots: int | None, declared: bool
+    ) -> None:
+        """Pause or resume claims from a pool; override its slots, or restore the declared ones."""
         pool = self.pools.known(name)
-        self.act(audit.PAUSE if paused else audit.RESUME, pool, by, "")
-        self.pools.pause(pool, paused)
-        self._start_waiting_jobs(pool)
-
-    def resize(self, name: str, slots: int | None, by: str) -> None:
-        """Override the slots of a pool; None restores the declared ones."""
-        pool = self.pools.known(name)
-        self.act(audit.RESIZE, pool, by, "" if slots is None else str(slots))
-        self.pools.resize(pool, slots)
+        if paused is not None:
+            self.act(audit.PAUSE if paused else audit.RESUME, pool, by, "")
+            self.pools.pause(pool, paused)
+        if slots is not None or declared:
+            self.act(audit.RESIZE, pool, by, "" if slots is None else str(slots))
+            self.pools.resize(pool, slots)
         self._start_waiting_jobs(pool)
 
     def _start_waiting_jobs(self, pool: StoredPool) -> None:
@@ -127,12 +126,13 @@ class Steps:
         if row.job.status is Status.QUEUED:
             self.unit.topics.add("ready")
 
-    def withdraw(self, ids: Sequence[str]) -> list[str]:
-        """Withdraw jobs of blocked submitters; return the ids of those already admitted."""
-        rows = [row for row in map(self.unit.row_named, ids) if row is not None]
-        came_in = [row.job.id for row in rows if not row.submitter_blocked]
-        self.withdraw_rows(*dict.fromkeys(row for row in rows if row.submitter_blocked))
-        return came_in
+    def withdraw(self, ids: Sequence[str]) -> list[Stored | None]:
+        """Withdraw jobs of blocked submitters; return those already admitted, for others None."""
+        rows = [self.unit.row_named(id) for id in ids]
+        blocked = [row for row in rows if row is not None and row.submitter_blocked]
+        found = [None if row is None or row in blocked else row.stored() for row in rows]
+        self.withdraw_rows(*dict.fromkeys(blocked))
+        return found
 
     def withdraw_rows(self, *rows: JobRow) -> None:
         """Withdraw jobs of blocked submitters, all of them before any other job is admitted."""

@@ -10,7 +10,7 @@ import msgspec
 
 from poolhand.contract import LogLine
 from poolhand.rules.audit import STREAM, Audit, kind_of
-from poolhand.rules.queue.timing import seconds
+from poolhand.rules.queue.entry import seconds
 from poolhand.stores.sql.log import StreamLines, StreamLog
 from poolhand.stores.sql.rows import (
     BLOCKED_SUBMITTER,
@@ -134,7 +134,7 @@ class UnitOfWork:
     def note(self, record: Audit) -> None:
         self.lines.append((kind_of(record), json(record)))
 
-    def tell(self, lines: Iterable[LogLine]) -> None:
+    def append_lines(self, lines: Iterable[LogLine]) -> None:
         """Append lines to the log, after the lines that are already pending."""
         for line in lines:
             self.streams.setdefault(line.stream, StreamLines()).append((line.kind, line.body))
@@ -263,7 +263,9 @@ class UnitOfWork:
             row.fresh = False
             terms = (job.name, job.key, job.session, job.tenant, row.closes_at)
             by = (seconds(job.submitted_at), job.user)
-            self.new_jobs.append((seq, job.id, row.pool, *terms, encode_terms(job), row.brief, *by))
+            self.new_jobs.append(
+                (seq, job.id, row.pool, *terms, encode_terms(job), row.call_record, *by)
+            )
             if job.continues is not None:
                 self._new_runs.append((seq, job.continues))
         if row.where <= MOVING:

@@ -17,6 +17,7 @@ from poolhand.contract import (
     Change,
     Claim,
     ClaimRequest,
+    Document,
     Extended,
     Filter,
     Hint,
@@ -108,10 +109,10 @@ class SqliteVerbs:
         try:
             yield
         except Exception as error:
-            told = faults.translate(error, self._file.path)
-            if told is error:
+            translated = faults.translate(error, self._file.path)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     # Pools
 
@@ -121,11 +122,16 @@ class SqliteVerbs:
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
         return self._read(lambda tables: pool_rows(tables, names))
 
-    async def pause(self, pool: str, paused: bool, by: str) -> None:
-        await self._steps(lambda steps: steps.pause(pool, paused, by))
-
-    async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        await self._steps(lambda steps: steps.resize(pool, slots, by))
+    async def set_pool(
+        self,
+        pool: str,
+        by: str,
+        *,
+        paused: bool | None = None,
+        slots: int | None = None,
+        declared: bool = False,
+    ) -> None:
+        await self._steps(lambda steps: steps.set_pool(pool, by, paused, slots, declared))
 
     # Jobs
 
@@ -137,27 +143,27 @@ class SqliteVerbs:
         await transaction.begin()
         return transaction
 
-    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
+    async def insertion(self, requests: Sequence[JobRequest]) -> UserInsertion:
         raise Unsupported(
             "submit_in: a SQLite file has one writer at a time; write to it within `async with "
             "app.transaction()`"
         )
 
-    async def withdraw(self, ids: Sequence[str]) -> list[str]:
-        return await self._steps(lambda steps: steps.withdraw(ids))
-
-    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
-        return await self._steps(lambda steps: StoredLeases(steps).claim(wanted))
-
     async def replace(
-        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        self,
+        changes: Sequence[Change] = (),
+        wanted: ClaimRequest | None = None,
+        released: Sequence[int] = (),
     ) -> ReplacedJob:
-        return await self._steps(lambda steps: StoredLeases(steps).replace(changes, wanted))
+        return await self._steps(
+            lambda steps: StoredLeases(steps).replace(changes, wanted, released)
+        )
 
-    async def release(self, tokens: Sequence[int]) -> None:
-        await self._steps(lambda steps: StoredLeases(steps).release(tokens))
-
-    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+    async def cancel(
+        self, ids: Sequence[str], by: str, blocked_only: bool = False
+    ) -> list[Stored | None]:
+        if blocked_only:
+            return await self._steps(lambda steps: steps.withdraw(ids))
         asked = [(id, by) for id in ids]
         return await self._steps(lambda steps: steps.cancel_all(asked))
 
@@ -177,11 +183,8 @@ class SqliteVerbs:
 
     # Reads
 
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        return self._read(lambda db: sql_find.get(db, ids))
-
-    async def brief(self, id: str) -> bytes | None:
-        return self._read(lambda db: sql_find.brief(db, id))
+    async def get(self, ids: Sequence[str], calls: bool = False) -> list[Stored | None]:
+        return self._read(lambda db: sql_find.get(db, ids, calls))
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         return self._read(lambda db: sql_find.find(db, which, after, limit))
@@ -224,11 +227,8 @@ class SqliteVerbs:
 
     # Documents and log
 
-    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+    async def get_document(self, key: str) -> Document | None:
         return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
-
-    async def expires_in(self, key: str) -> float | None:
-        return self._read(lambda db: sql_documents.expires_in(db, key, self._file.now()))
 
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
@@ -243,11 +243,6 @@ class SqliteVerbs:
             return versions
 
         return await self._write(op)
-
-    async def delete(self, key: str, expect: int | None = None) -> bool:
-        return await self._write(
-            lambda db: sql_documents.delete(SqliteTables(db), key, expect, self._file.now())
-        )
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._read(lambda db: sql_documents.scan(db, prefix, after, limit, self._file.now()))
@@ -417,7 +412,7 @@ class MemoryTables:
         """Publish a topic to all subscribers, soon; never raise, never wait."""
         if self._loop is not None and not self._loop.is_closed():
             for key in self._hints:
-                self._loop.call_soon(self._tell, key, topic)
+                self._loop.call_soon(self._deliver, key, topic)
 
     async def check(self) -> None:
         self._usable()
@@ -432,7 +427,7 @@ class MemoryTables:
     def expect_own(self) -> None:
         """Do nothing: a fork has its own copy of the tables."""
 
-    def _tell(self, key: object, topic: str) -> None:
+    def _deliver(self, key: object, topic: str) -> None:
         hint = self._hints.get(key)
         if hint is not None:
             hint(topic)

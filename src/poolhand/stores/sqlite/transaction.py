@@ -176,5 +176,5 @@ def _users_fault(error: Exception, sql: object) -> Exception:
             "this statement would end the transaction: leave the block to commit, or raise to roll"
             " back"
         )
-    told = f"{error}: {sql}".encode(errors="backslashreplace").decode()
-    return (Conflict if isinstance(error, sqlite3.IntegrityError) else UsageError)(told)
+    text = f"{error}: {sql}".encode(errors="backslashreplace").decode()
+    return (Conflict if isinstance(error, sqlite3.IntegrityError) else UsageError)(text)

@@ -60,7 +60,7 @@ class Wake:
         """Publish the topics that are due, then stop sending and receiving."""
         if self._loop is None:
             return
-        self._tell()
+        self._deliver()
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._hang_up()
@@ -82,10 +82,10 @@ class Wake:
         if self._loop is None:
             return
         if not self._due:
-            self._loop.call_soon(self._tell)
+            self._loop.call_soon(self._deliver)
         self._due.update(dict.fromkeys(topics))
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         topics, self._due = self._due, {}
         if not topics:
             return

@@ -311,7 +311,7 @@ async def test_a_call_that_is_settled_stays_so_for_its_run_whatever_its_scope(ur
         assert key.startswith("tenant/acme/")
         await app.settle_tool(f"receipt/{key}", happened=True, result="paid")
         # As if it had expired for all others.
-        assert await store_proxy(app.core).delete(f"receipt/{key}")
+        assert await store_proxy(app.core).put([Put(f"receipt/{key}", None)])
         assert await result(await again(app, job.id)) == "paid"
     assert paid == ["o-1"]
 

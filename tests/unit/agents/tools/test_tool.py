@@ -88,7 +88,7 @@ async def test_a_tool_works_on_a_store_from_which_documents_were_deleted(
         store = store_proxy(app.core)
         for number in range(3):
             await store.put([Put("gone", b"%d" % number)])
-        await store.delete("gone")
+        await store.put([Put("gone", None)])
         async with app.worker():
             assert await result(await agent.submit("o-1")) == "o-1"
             assert await result(await agent.submit("o-2")) == "o-2"

@@ -1,21 +1,127 @@
-"""The audit of a pool in memory, and the counters of its jobs."""
+"""What a pool in memory reports: its events, its audit, and the counters of its jobs."""
 
 from __future__ import annotations
 
+import sys
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from heapq import nlargest
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.pool.engine.work import Work
-from poolhand.pool.slots.timers import PoolClock
+from poolhand.observe.events import Event, Events
+from poolhand.observe.failures import FailureLog
+from poolhand.pool.slots.attempt import PoolClock
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.audit import Audit, AuditLine
 from poolhand.rules.job import Job, Status, full_id
+from poolhand.rules.outcome import is_self_cancelled
 from poolhand.rules.queue.desk import Desk
+
+if TYPE_CHECKING:
+    from poolhand.pool.engine.work import Work
+
+
+class Outbox:
+    """Emits events in order, never in the middle of a change.
+
+    A subscriber may inspect or use the pool: it sees a consistent state, and the events it causes
+    are emitted after the event it received.
+    """
+
+    __slots__ = ("_events", "_flushing", "waiting")
+
+    def __init__(self, events: Events) -> None:
+        self.waiting: deque[Event] = deque()
+        self._events = events
+        self._flushing = False
+
+    @property
+    def live(self) -> bool:
+        return self._events.live
+
+    def put(self, event: Event) -> None:
+        self.waiting.append(event)
+
+    def flush(self) -> None:
+        if self._flushing:
+            return
+        self._flushing = True
+        try:
+            while self.waiting:
+                self._events.emit(self.waiting.popleft())
+        finally:
+            self._flushing = False
+
+
+class Failure:
+    """The error of a job and its traceback; `asked` is called when the failure is read."""
+
+    __slots__ = ("error", "trace")
+
+    def __init__(self, error: BaseException, trace: TracebackType | None) -> None:
+        self.error = error
+        self.trace = trace
+
+    def asked(self) -> None:
+        pass
+
+
+class UnreadFailure(Failure):
+    """The failure that a ticket holds: if the ticket is collected unread, the failure is logged.
+
+    Only the ticket may reference it. Records of the pool hold a separate `Failure`.
+    """
+
+    __slots__ = ("_job", "_unread")
+
+    def __init__(
+        self, error: BaseException, trace: TracebackType | None, job: Job, unread: UnreadFailures
+    ) -> None:
+        super().__init__(error, trace)
+        self._job: Job | None = job
+        self._unread = unread
+
+    def asked(self) -> None:
+        self._job = None
+
+    def __del__(self) -> None:
+        job = self._job
+        if job is not None:
+            self._unread.collected(job)
+
+
+def is_logged_unread(job: Job) -> bool:
+    """Return whether the end of a job is logged unless its ticket is asked for it."""
+    return job.status is Status.FAILED or is_self_cancelled(job.status, job.error)
+
+
+class UnreadFailures:
+    """Logs failures of collected tickets on the pool's thread: any thread can collect them."""
+
+    def __init__(self, log: FailureLog, loop: AbstractEventLoop, thread: int) -> None:
+        self.log = log
+        self._loop = loop
+        self._thread = thread
+
+    def collected(self, job: Job) -> None:
+        """Log a failure: directly on the pool's thread, else by a callback to its loop."""
+        if sys.is_finalizing():
+            return
+        if get_ident() == self._thread:
+            self.log.never_awaited(job)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self.log.never_awaited, job)
+        except RuntimeError:
+            self.log.never_awaited(job)
+
 
 MOST_RECORDS = 10_000
 CLOCK_SET = 0.001  # seconds by which the wall clock must differ to count as changed
@@ -52,7 +158,7 @@ class AuditFact(Struct, frozen=True, gc=False):
     @property
     def order(self) -> tuple[float, Key]:
         """The sort key: submits come first at their moment; other records keep their order."""
-        if self.key is not None and isinstance(self.record, audit.Submitted):
+        if self.key is not None and type(self.record) is audit.Submitted:
             return self.moment, self.key
         return self.moment, FIRST if self.record.schema == CREATED else LAST
 
@@ -244,21 +350,9 @@ class Tally:
     __slots__ = ("cancelled", "completed", "expired", "failed", "rejected", "submitted")
 
     def __init__(self) -> None:
-        self.submitted = 0
-        self.completed = 0
-        self.failed = 0
-        self.cancelled = 0
-        self.expired = 0
-        self.rejected = 0
+        self.submitted = self.completed = self.failed = 0
+        self.cancelled = self.expired = self.rejected = 0
 
     def count(self, status: Status) -> None:
-        if status is Status.COMPLETED:
-            self.completed += 1
-        elif status is Status.FAILED:
-            self.failed += 1
-        elif status is Status.CANCELLED:
-            self.cancelled += 1
-        elif status is Status.EXPIRED:
-            self.expired += 1
-        else:
-            self.rejected += 1
+        """Count a job that ended so."""
+        setattr(self, status.value, getattr(self, status.value) + 1)
