@@ -270,7 +270,7 @@ class Checker:
         if event.code == "PH-POL-003":
             if self.deadline is None:
                 self.fault("refusal", "Draining from a pool that nobody drains")
-        elif not self._parked:
+        elif event.code != "PH-TOL-003" and not self._parked:
             self._check_full(f"a submit was refused with {event.code}")
 
     def _on_CallbackFailed(self, event: Any) -> None:

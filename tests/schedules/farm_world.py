@@ -21,7 +21,7 @@ from poolhand.context import fencing_token
 from poolhand.contract import Filter, Stored
 from poolhand.durable.worker.executor import crashed
 from poolhand.durable.worker.worker import Worker
-from poolhand.errors import Refused, Unavailable
+from poolhand.errors import IdempotencyConflict, Refused, Unavailable
 from poolhand.observe.events import Event, Events
 from poolhand.rules.audit import CANCEL, DROP, OUTCOME, STREAM
 from poolhand.testing import SeededRuntime, run_seeded
@@ -230,7 +230,7 @@ class FarmWorld:
         }
         try:
             ticket = await view(task.fn).with_options(**options).submit(body)
-        except Refused:
+        except (Refused, IdempotencyConflict):
             self.seen["refused"] += 1
             return
         except Unavailable:

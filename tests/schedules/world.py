@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from poolhand import Pool, Refused, Ticket, UsageError, subscribe, wait
-from poolhand.errors import Deadlock, Draining
+from poolhand.errors import Deadlock, Draining, IdempotencyConflict
 from poolhand.testing import SeededRuntime, run_seeded
 from tests.schedules.bodies import Bodies, job_id_here, pass_time
 from tests.schedules.checker import Checker
@@ -171,7 +171,7 @@ class World:
         offer = self.watch.offer(call)
         try:
             ticket = self.view(call).submit_nowait(self.bodies.function(call), call)
-        except Refused:
+        except (Refused, IdempotencyConflict):
             self.watch.turned_away(offer)
             return
         self.keep(call, ticket)
@@ -181,7 +181,7 @@ class World:
     async def submit_and_await(self, call: Call, awaiters: int) -> None:
         try:
             ticket = await self.hand_in(call)
-        except Refused:
+        except (Refused, IdempotencyConflict):
             return
         for _ in range(min(awaiters, 2)):
             self.spawn(self.hear(ticket))
@@ -197,7 +197,7 @@ class World:
     async def run_call(self, call: Call) -> None:
         try:
             await self.hear(await self.hand_in(call))
-        except Refused:
+        except (Refused, IdempotencyConflict):
             return
 
     async def hand_in(self, call: Call) -> Ticket[Any]:
@@ -252,7 +252,7 @@ class World:
         offer = self.watch.offer(call)
         try:
             ticket: Ticket[Any] = await self.pool.rerun(job)
-        except Refused:
+        except (Refused, IdempotencyConflict):
             self.watch.turned_away(offer)
             if job.id not in [one.id for one in self.pool.dead()]:
                 self.watch.fault("rerun", f"{job.id} is lost: its rerun was refused")
@@ -354,7 +354,7 @@ class World:
             self.watch.offer(call)
             try:
                 ticket = self.view(call).submit_nowait(meet, call)
-            except Refused as error:
+            except (Refused, IdempotencyConflict) as error:
                 self.watch.fault("slot", f"{number} of {size} slots are free: {error}")
                 break
             self.watch.taken(call, ticket.id)

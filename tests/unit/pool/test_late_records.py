@@ -58,7 +58,7 @@ async def play(runtime: SeededRuntime, seed: int, heard: bool) -> list[Job]:
             kind = rng.choice(KINDS)
             options = pool.with_options(
                 session=rng.choice([None, None, "s"]),
-                idempotency_key=rng.choice([None, None, f"k{number % 4}"]),
+                idempotency_key=rng.choice([None, None, f"k{number % 4} {kind}"]),
                 delay=rng.choice([None, None, 0.3]),
             )
             job: Any = in_thread if kind == "thread" else on_loop
