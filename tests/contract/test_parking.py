@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
+import pytest_asyncio
 
 from poolhand.contract import Added, JobBatch
 from poolhand.rules.job import Status
@@ -13,7 +13,7 @@ from poolhand.rules.queue.backpressure import bounded
 from tests.contract.support import START, Another, Hand, entries, order, owner, refused, spec
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def full(hand: Hand) -> Hand:
     """A pool of one slot and one place, both taken."""
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))

@@ -8,12 +8,14 @@ import pytest
 
 from tests.conditions import use_url
 
-# The contract holds what differs between a file, memory and a file that was used.
+# The contract holds what differs between a file, a server, memory and a file that was used. What
+# apps have in common of a store is also tried on a server.
 MEMORY = pytest.param("memory", marks=pytest.mark.full)
+SERVER = pytest.param("postgres", marks=pytest.mark.full)
 USED = pytest.param("sqlite-used", marks=pytest.mark.full)
 
 
-@pytest.fixture(params=[MEMORY, "sqlite", "postgres", USED])
+@pytest.fixture(params=[MEMORY, "sqlite", SERVER, USED])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store of each kind, new or used by others before."""
     return "memory://" if request.param == "memory" else shared(request, tmp_path)

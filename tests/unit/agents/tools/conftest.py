@@ -12,7 +12,8 @@ __all__ = ["shared_url", "url"]
 
 # Receipts are documents: their versions depend on what was in a store before.
 USED_SERVER = pytest.param("postgres-used", marks=pytest.mark.full)
-STORES = [MEMORY, "sqlite", "postgres", "sqlite-used", USED_SERVER]
+NEW_FILE = pytest.param("sqlite", marks=pytest.mark.full)
+STORES = [MEMORY, NEW_FILE, "postgres", "sqlite-used", USED_SERVER]
 
 
 @pytest.fixture(params=STORES)
