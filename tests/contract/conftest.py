@@ -23,12 +23,20 @@ from tests.schemas import KeptStore
 NEW_FILE = pytest.param("sqlite", marks=pytest.mark.full)
 STORES = ["memory", NEW_FILE, "postgres", "sqlite-used"]
 # It takes a server a tenth of a second to be used: these are the verbs that number what they keep.
-ALSO_USED_SERVERS = ("test_documents", "test_log", "test_leases", "test_erase")
+USED_SERVER = pytest.param("postgres-used", marks=pytest.mark.full)
+ALSO_USED_SERVERS = {
+    "test_documents": "postgres-used",
+    "test_log": "postgres-used",
+    "test_leases": USED_SERVER,
+    "test_erase": USED_SERVER,
+}
 # Tools, steps, sessions and causes; the others speak of all jobs or owners of a store.
 ALSO_OLD = (
     *("test_causes", "test_claims", "test_documents", "test_erase", "test_keys", "test_log"),
     *("test_transaction", "test_turns", "test_users"),
 )
+# What is done with an old server is also held by tests/system/test_old_store.py.
+OLD_SERVER = pytest.param("postgres-old", marks=pytest.mark.full)
 ALSO_OLD_SERVERS = ("test_causes", "test_turns")
 
 
@@ -47,9 +55,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "make_store" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         kinds: list[object] = list(STORES)
-        kinds += ["postgres-used"] if module in ALSO_USED_SERVERS else []
+        kinds += [ALSO_USED_SERVERS[module]] if module in ALSO_USED_SERVERS else []
         kinds += ["sqlite-old"] if module in ALSO_OLD else []
-        kinds += ["postgres-old"] if module in ALSO_OLD_SERVERS else []
+        kinds += [OLD_SERVER] if module in ALSO_OLD_SERVERS else []
         metafunc.parametrize("make_store", kinds, indirect=True)
 
 
