@@ -8,8 +8,8 @@ import pytest
 
 from tests.conditions import use_url
 
-# The contract holds what differs between a file, a server, memory and a file that was used. What
-# apps have in common of a store is also tried on a server.
+# The contract holds what differs between a file, a server, memory and a file that was used. Tests
+# of several apps on one store run on a server as well.
 MEMORY = pytest.param("memory", marks=pytest.mark.full)
 SERVER = pytest.param("postgres", marks=pytest.mark.full)
 USED = pytest.param("sqlite-used", marks=pytest.mark.full)
