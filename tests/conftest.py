@@ -5,9 +5,12 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,12 +35,36 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 LAST_RESORT = 30
 _screen = pytest.StashKey[int]()
 
+# Files of tests lie in memory where there is room for them: on a disk, thousands of stores and the
+# servers cost a third more of the processor. TMPDIR names another place, whose files are kept.
+MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a folder of its own
+ROOM = 4 << 30
+_made = pytest.StashKey[str]()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_screen] = os.dup(2)
+    if "TMPDIR" not in os.environ and _has_room(MEMORY):
+        # Every process of the run looks here: workers, servers, what the tests start.
+        os.environ["TMPDIR"] = config.stash[_made] = tempfile.mkdtemp(prefix="test-", dir=MEMORY)
+        Path(os.environ["TMPDIR"]).chmod(0o711)  # servers may run as another user
+        tempfile.tempdir = None
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a shell, processes of the tests would ignore Ctrl-C as well.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _has_room(folder: Path) -> bool:
+    """Return whether a folder in memory can take the files of a run, and programs in it can run."""
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return False
+    about = os.statvfs(folder)
+    return about.f_bavail * about.f_frsize > ROOM and not about.f_flag & os.ST_NOEXEC
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _made in config.stash:
+        shutil.rmtree(config.stash[_made], ignore_errors=True)
 
 
 def pytest_report_header() -> str:
@@ -77,6 +104,8 @@ def _no_lines_of_others(request: pytest.FixtureRequest) -> None:
     """Let pending failure logs of earlier tests be written before a test reads the log."""
     if "caplog" in request.fixturenames:
         gc.collect()
+        # What is left belongs to no test: the next collections need not look through it again.
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

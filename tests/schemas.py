@@ -1,22 +1,28 @@
-"""Schemas of the PostgreSQL that all tests of a process share.
+"""Schemas of the PostgreSQL that all tests of a process share, and connections to it.
 
 `schema` is new and empty. `store_schema` has the empty tables of a store: schemas are migrated once
 and emptied after each test, which is a hundred times cheaper than making them.
+Stores of tests that share an event loop hand their connections on to each other (`kept`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from itertools import count
 from typing import Any
 
 import asyncpg
 import pytest
+import pytest_asyncio
 
 from poolhand.runtime import Runtime
+from poolhand.stores.postgres.connections import sever
 from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.postgres.tables import RawConnection
+from poolhand.stores.postgres.transaction import Clock
 from tests.private_servers.postgres_server import PostgresServer
 
 # What a test might change in a schema besides the rows of its tables.
@@ -131,3 +137,58 @@ def store_schema(schemas: Schemas) -> Iterator[str]:
     name = schemas.take()
     yield schemas.url(name)
     schemas.give_back(name)
+
+
+class Kept:
+    """Connections of the event loop of the session, by the URL of their store."""
+
+    MOST = 2
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[RawConnection]] = defaultdict(list)
+
+    def take(self, url: str) -> list[RawConnection]:
+        return [one for one in self._idle.pop(url, []) if not one.is_closed()]
+
+    def keep(self, url: str, connections: list[RawConnection]) -> list[RawConnection]:
+        """Keep some connections; return those that are too many."""
+        kept = self._idle[url]
+        room = self.MOST - len(kept)
+        kept += connections[:room]
+        return connections[room:]
+
+    def close(self) -> None:
+        for url in list(self._idle):
+            for connection in self.take(url):
+                sever(connection)
+
+
+class KeptStore(PostgresStore):
+    """A store that begins with connections which others have left, and leaves its own.
+
+    On a new connection the server plans every statement anew, which costs it more than the test.
+    """
+
+    def __init__(self, url: str, runtime: Runtime, clock: Clock | None, kept: Kept) -> None:
+        super().__init__(url, runtime, clock)
+        self._url = url
+        self._kept = kept
+
+    async def open(self) -> None:
+        self._link.open()
+        now = asyncio.get_running_loop().time()
+        self._link._idle += [(one, now) for one in self._kept.take(self._url)]
+        await super().open()
+
+    async def close(self) -> None:
+        idle = self._link._idle
+        idle[:] = [(one, 0.0) for one in self._kept.keep(self._url, [one for one, _ in idle])]
+        await super().close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kept(schemas: Schemas) -> AsyncIterator[Kept]:
+    """Give the connections that stores on the event loop of the session leave to each other."""
+    made = Kept()
+    yield made
+    made.close()

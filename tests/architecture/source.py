@@ -21,7 +21,11 @@ class Module:
     name: str
     path: Path
     text: str
-    tree: ast.Module
+
+    @property
+    def tree(self) -> ast.Module:
+        """The parsed text; most rules concern few of the files."""
+        return parsed(self.text, str(self.path))
 
     @property
     def package(self) -> str:
@@ -50,7 +54,7 @@ def expect_none(faults: Iterable[str]) -> None:
 
 def read(path: Path, name: str = "") -> Module:
     text = path.read_text(encoding="utf-8")
-    return Module(name, path, text, parsed(text, str(path)))
+    return Module(name, path, text)
 
 
 @cache

@@ -48,8 +48,9 @@ def text_faults(modules: list[Module]) -> Iterator[str]:
         hidden = set() if module.name.startswith(COMMANDS) else set(docstrings(module.tree))
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                phrase = BANNED.search(node.value)
-                if phrase is not None and node not in hidden and not is_key(node.value):
+                if node in hidden or is_key(node.value):
+                    continue
+                if (phrase := BANNED.search(node.value)) is not None:
                     yield f"{module.at(node)}: {phrase.group()!r}"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from poolhand.contract import Store
 from poolhand.stores.postgres.store import PostgresStore
@@ -15,18 +17,35 @@ from poolhand.stores.sqlite.store import MemoryStore, SqliteStore
 from tests.conditions import migrate_at, old_file, use_at, used_file
 from tests.contract.support import Another, Clock, Hand, owner
 from tests.old_store.load import load_postgres
+from tests.schemas import KeptStore
 
-STORES = ["memory", "sqlite", "postgres", "sqlite-used"]
+# A new store is the one in memory, a file is the used one: a new file has nothing of its own.
+NEW_FILE = pytest.param("sqlite", marks=pytest.mark.full)
+STORES = ["memory", NEW_FILE, "postgres", "sqlite-used"]
 # Preparing a used server takes a tenth of a second, so only tests of verbs that number their
 # records run over one.
-ALSO_USED_SERVERS = ("test_documents", "test_log", "test_leases", "test_erase")
+USED_SERVER = pytest.param("postgres-used", marks=pytest.mark.full)
+ALSO_USED_SERVERS = {
+    "test_documents": "postgres-used",
+    "test_log": "postgres-used",
+    "test_leases": USED_SERVER,
+    "test_erase": USED_SERVER,
+}
 # Tests of tools, steps, sessions and causes; the other tests assert about all jobs or owners of
 # a store, and an old store has its own.
 ALSO_OLD = (
     *("test_causes", "test_claims", "test_documents", "test_erase", "test_keys", "test_log"),
     *("test_transaction", "test_turns", "test_users"),
 )
+# What is done with an old server is also held by tests/system/test_old_store.py.
+OLD_SERVER = pytest.param("postgres-old", marks=pytest.mark.full)
 ALSO_OLD_SERVERS = ("test_causes", "test_turns")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
 @pytest.fixture
@@ -37,10 +56,10 @@ def clock() -> Clock:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "make_store" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        kinds = list(STORES)
-        kinds += ["postgres-used"] if module in ALSO_USED_SERVERS else []
+        kinds: list[object] = list(STORES)
+        kinds += [ALSO_USED_SERVERS[module]] if module in ALSO_USED_SERVERS else []
         kinds += ["sqlite-old"] if module in ALSO_OLD else []
-        kinds += ["postgres-old"] if module in ALSO_OLD_SERVERS else []
+        kinds += [OLD_SERVER] if module in ALSO_OLD_SERVERS else []
         metafunc.parametrize("make_store", kinds, indirect=True)
 
 
@@ -62,19 +81,22 @@ def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
         case _:
             made = "schema" if condition == "old" else "store_schema"
             url, ahead = request.getfixturevalue(made), 0.0
+            kept = request.getfixturevalue("kept")
             if condition == "old":
                 # The clock continues at the last moment of the old store.
                 ahead = asyncio.run(load_postgres(url)).timestamp() - clock.now
 
-            def make() -> Store:
-                return PostgresStore(url, clock, lambda: (clock.now + ahead, clock.date))
+            def tell() -> tuple[float, datetime]:
+                return clock.now + ahead, clock.date
 
             if condition:
-                asyncio.run(use_at(make()) if condition == "used" else migrate_at(make()))
-            return make
+                before = PostgresStore(url, clock, tell)
+                asyncio.run(use_at(before) if condition == "used" else migrate_at(before))
+            return lambda: KeptStore(url, clock, tell, kept)
 
 
-@pytest.fixture
+# All on one event loop: what a store has of a server is left to the store of the next test.
+@pytest_asyncio.fixture(loop_scope="session")
 async def another(make_store: Callable[[], Store]) -> AsyncIterator[Another]:
     """Return another opened store on the same data."""
     async with AsyncExitStack() as stack:
@@ -88,12 +110,12 @@ async def another(make_store: Callable[[], Store]) -> AsyncIterator[Another]:
         yield open_store
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def store(another: Another) -> Store:
     return await another()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def hand(store: Store, clock: Clock) -> Hand:
     await store.enroll(owner("hand"))
     hand = Hand(store, clock)

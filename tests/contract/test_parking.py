@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
+import pytest_asyncio
 
 from poolhand.contract import Added, JobBatch
 from poolhand.rules.job import Status
@@ -23,7 +23,7 @@ from tests.contract.support import (
 )
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def full(hand: Hand) -> Hand:
     """A pool of one slot and one place, both taken."""
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))

@@ -100,18 +100,17 @@ RANKED = [
 LEVELS = {"A1": 0, "A2": 1, "A3": 0, "B4": 2, "C5": 1}
 
 
-@pytest.mark.parametrize(("after", "served"), RANKED, ids=["fifo", "lifo", "priority", "fair"])
 @pytest.mark.parametrize("before", [fifo(), lifo(), priority(), fair_round_robin()], ids=str)
-async def test_a_changed_strategy_ranks_what_is_queued(
-    hand: Hand, before: Strategy, after: Strategy, served: list[str]
-) -> None:
-    await hand.store.declare(spec(queue=before, slots=1))
-    claim = await hand.start("running", key="R")
-    for name, level in LEVELS.items():
-        await hand.take_in(name, key=name[0], priority=level)
-    await hand.store.declare(spec(queue=after, slots=1))
-    await hand.finish(claim)
-    assert await hand.serve() == served
+async def test_a_changed_strategy_ranks_what_is_queued(hand: Hand, before: Strategy) -> None:
+    for after, served in RANKED:
+        pool = str(after)
+        await hand.store.declare(spec(pool, queue=before, slots=1))
+        claim = await hand.start(f"{pool} running", pool, key="R")
+        for name, level in LEVELS.items():
+            await hand.take_in(f"{pool} {name}", pool=pool, key=name[0], priority=level)
+        await hand.store.declare(spec(pool, queue=after, slots=1))
+        await hand.finish(claim)
+        assert await hand.serve((pool,)) == [f"{pool} {name}" for name in served]
 
 
 async def test_under_new_rules_everybody_is_as_old_as_before(hand: Hand) -> None:

@@ -11,20 +11,24 @@ from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.streams import inbox_of, rollbacks_of
 from tests.contract.support import Hand, entries, order, refused, spec
 
-WAYS = list(OnBusy)
+
+async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand) -> None:
+    for way in OnBusy:
+        mine, other = f"{way} s", f"{way} t"
+        assert await enter(hand, f"{way} a", way, mine) == ["accepted"]
+        (claim,) = await hand.claim(1, (way,))
+        assert claim.job.id == f"{way} a"
+        await hand.finish(claim)
+        assert await enter(hand, f"{way} b", way, mine) == ["accepted"]
+        # Another session, and the same of another tenant, are others.
+        assert await enter(hand, f"{way} c", way, other) == ["accepted"]
+        assert await enter(hand, f"{way} d", way, mine, tenant="x") == ["accepted"]
+        assert await hand.statuses(f"{way} b", f"{way} c", f"{way} d") == "queued queued queued"
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand, way: OnBusy) -> None:
-    assert entries(await hand.add(order("a", session="s", on_busy=way))) == ["accepted"]
-    (claim,) = await hand.claim(1)
-    assert claim.job.id == "a"
-    await hand.finish(claim)
-    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
-    # Another session, and the same name under another tenant, are other sessions.
-    assert entries(await hand.add(order("c", session="t", on_busy=way))) == ["accepted"]
-    assert entries(await hand.add(order("d", session="s", tenant="x", on_busy=way))) == ["accepted"]
-    assert await hand.statuses(*"bcd") == "queued queued queued"
+async def enter(hand: Hand, id: str, way: OnBusy, session: str, **options: str) -> list[str]:
+    """Bring a turn in, in a pool of its way, and return how it entered."""
+    return entries(await hand.add(order(id, way, session=session, on_busy=way, **options)))
 
 
 async def test_a_turn_that_may_not_wait_is_refused_and_leaves_no_trace(hand: Hand) -> None:
@@ -109,7 +113,7 @@ async def taken(hand: Hand, id: str) -> tuple[Added, ...]:
 
 async def test_a_key_goes_before_the_session(hand: Hand) -> None:
     await hand.start("a", session="s", idempotency_key="k")
-    for way in WAYS:
+    for way in OnBusy:
         answer = await hand.add(order("b", session="s", idempotency_key="k", on_busy=way))
         assert entries(answer) == ["joined"]
     assert not (await hand.get("a")).cancel_requested

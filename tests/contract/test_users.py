@@ -163,13 +163,13 @@ async def test_of_two_who_begin_a_session_at_the_same_time_one_has_it(
 
 
 @pytest.mark.slow
-async def test_a_session_is_not_forgotten_while_a_turn_comes_in(schema: str) -> None:
-    store = PostgresStore(schema, Runtime())
+async def test_a_session_is_not_forgotten_while_a_turn_comes_in(store_schema: str) -> None:
+    store = PostgresStore(store_schema, Runtime())
     await store.open()
     await store.enroll(owner("hand"))
     hand = Hand(store, Clock())
     await hand.finish(await hand.start("a", session="s", user="ana"))
-    looker = await asyncpg.connect(schema.partition("?")[0])
+    looker = await asyncpg.connect(store_schema.partition("?")[0])
     try:
         transaction = await store.begin()
         await transaction.add(JobBatch((order("b", session="s", user="ana"),)))
@@ -185,10 +185,12 @@ async def test_a_session_is_not_forgotten_while_a_turn_comes_in(schema: str) -> 
         await store.close()
 
 
-async def test_who_was_second_while_the_first_had_not_committed_is_refused(schema: str) -> None:
-    store = PostgresStore(schema, Runtime())
+async def test_who_was_second_while_the_first_had_not_committed_is_refused(
+    store_schema: str,
+) -> None:
+    store = PostgresStore(store_schema, Runtime())
     await store.open()
-    url, _, name = schema.partition("?schema=")
+    url, _, name = store_schema.partition("?schema=")
     path = {"search_path": name}
     first = await asyncpg.connect(url, server_settings=path)
     looker = await asyncpg.connect(url)

@@ -46,8 +46,8 @@ def naive(when: When, since: datetime, until: datetime) -> list[datetime]:
             found.append(moment)
             number += 1
         return found
-    # From a day before, so that the result does not depend on the starting point.
-    begins = (since - timedelta(days=1)).astimezone(ZoneInfo(when.zone))
+    # From some hours before, so that the result does not depend on the starting point.
+    begins = (since - timedelta(hours=4)).astimezone(ZoneInfo(when.zone))
     ahead = (one.astimezone(UTC) for one in CronSim(when.expression, begins))
     return [one for one in takewhile(lambda one: one <= until, ahead) if one > since]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +14,16 @@ from tests.schedules.farm_planted import FARM_PLANTED
 from tests.schedules.farm_world import FarmFailed, run_farm
 
 CHUNKS = times(1, 4)
-SEEDS_PER_CHUNK = times(100, 150)
+SEEDS_PER_CHUNK = times(60, 150)
 MOST_SEEDS = 300
-RARE = {"stuck_forgotten": 247}  # the first seed for events that few schedules meet
+# The seed to begin with: a schedule that finds the bug today.
+FIRST = {
+    "stuck_forgotten": 247,
+    "late_claims_dropped": 4,
+    "letters_left": 4,
+    "stopped_is_cancelled": 3,
+    "askers_forgotten": 3,
+}
 
 # Events of schedules. Some hundred schedules that miss one of these prove too little.
 MUST_OCCUR = (
@@ -23,6 +31,12 @@ MUST_OCCUR = (
     "OwnerReaped", "StoreTrouble", "SubmitterParked", "SubmitRefused", "SlotStuck", "SlotFreed",
     "completed", "failed", "cancelled", "expired", "handed back", "own errors", "job errors",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Have no lines of the log written: there are hundreds in each schedule."""
+    caplog.set_level(logging.CRITICAL, logger="poolhand")
 
 
 def test_some_farms_keep_the_promises() -> None:
@@ -46,7 +60,7 @@ def test_whatever_happens_to_a_farm_every_job_ends_once_and_nothing_is_lost(chun
 def test_a_planted_bug_of_the_farm_is_found(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:
-    first = RARE.get(name, 0)
+    first = FIRST.get(name, 0)
     for seed in (*range(first, MOST_SEEDS), *range(first)):
         try:
             with FARM_PLANTED[name]():

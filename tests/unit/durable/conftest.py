@@ -8,12 +8,14 @@ import pytest
 
 from tests.conditions import use_url
 
-# The contract tests cover the differences between a file, memory and a used file.
+# The contract tests cover the differences between a file, a server, memory and a used file. Tests
+# of several apps on one store run on a server as well.
 MEMORY = pytest.param("memory", marks=pytest.mark.full)
+SERVER = pytest.param("postgres", marks=pytest.mark.full)
 USED = pytest.param("sqlite-used", marks=pytest.mark.full)
 
 
-@pytest.fixture(params=[MEMORY, "sqlite", "postgres", USED])
+@pytest.fixture(params=[MEMORY, "sqlite", SERVER, USED])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store of each kind, new or used by others before."""
     return "memory://" if request.param == "memory" else shared(request, tmp_path)

@@ -260,13 +260,13 @@ async def test_a_name_that_another_pool_has_in_the_store_is_not_taken_over(
     assert (await processes.store.pools())[0].spec == row.spec
 
 
-async def test_tenants_with_pools_of_one_name_do_not_meet(schema: str) -> None:
+async def test_tenants_with_pools_of_one_name_do_not_meet(store_schema: str) -> None:
     policy = bounded(1, on_full="fail_submitter")
     options: dict[str, Any] = {"max_concurrent": 1, "backpressure": policy}
     heard = Heard()
     async with (
-        tenant(schema, "acme", events=heard.events, **options) as acme,
-        tenant(schema, "globex", events=heard.events, **options) as globex,
+        tenant(store_schema, "acme", events=heard.events, **options) as acme,
+        tenant(store_schema, "globex", events=heard.events, **options) as globex,
     ):
         gate = Gate()
         held = await acme.submit(gate.pass_through)
@@ -295,12 +295,12 @@ async def test_tenants_with_pools_of_one_name_do_not_meet(schema: str) -> None:
     }
 
 
-async def test_a_process_has_a_pool_of_one_name_for_each_of_its_tenants(schema: str) -> None:
-    async with tenant(schema, "acme") as acme:
+async def test_a_process_has_a_pool_of_one_name_for_each_of_its_tenants(store_schema: str) -> None:
+    async with tenant(store_schema, "acme") as acme:
         assert get_pool("research") is acme
         with pytest.raises(UsageError, match=f"already live .id {acme.id}."):
-            tenant(schema, "acme")
-        async with tenant(schema, "globex") as globex, Pool("other"):
+            tenant(store_schema, "acme")
+        async with tenant(store_schema, "globex") as globex, Pool("other"):
             with pytest.raises(UsageError, match="'tenant/acme/research', 'tenant/globex/res"):
                 get_pool("research")
             assert get_pool("tenant/globex/research") is globex
@@ -309,8 +309,11 @@ async def test_a_process_has_a_pool_of_one_name_for_each_of_its_tenants(schema: 
             assert get_pool("research") is plain
 
 
-async def test_the_jobs_of_a_tenants_pool_are_the_tenants(schema: str) -> None:
-    async with tenant(schema) as pool, Pool("all", scope="org", scope_id="o", store=schema) as org:
+async def test_the_jobs_of_a_tenants_pool_are_the_tenants(store_schema: str) -> None:
+    async with (
+        tenant(store_schema) as pool,
+        Pool("all", scope="org", scope_id="o", store=store_schema) as org,
+    ):
         named = (pool.with_options(tenant=tenant) for tenant in (None, "acme"))
         for view in (pool, pool.with_options(priority=1), *named):
             assert (await view.submit(double, 1)).snapshot().tenant == "acme"
@@ -343,8 +346,8 @@ async def test_pipelines_with_pools_of_one_name_do_not_meet_on_one_store(shared_
     ]
 
 
-async def test_the_store_of_a_shared_pool_explains_what_waits(schema: str) -> None:
-    async with tenant(schema) as pool:
+async def test_the_store_of_a_shared_pool_explains_what_waits(store_schema: str) -> None:
+    async with tenant(store_schema) as pool:
         gate = Gate()
         held = await pool.submit(gate.pass_through)
         await until(lambda: gate.entered == 1)

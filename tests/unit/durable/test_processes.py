@@ -19,7 +19,9 @@ from poolhand.durable.worker.executor import crashed
 from poolhand.errors import JobLost
 from poolhand.observe.events import OwnerReaped, WorkerVanished
 from poolhand.views import Status
+from tests.extent import ALSO_POSTGRES
 from tests.unit.durable import farm_tasks
+from tests.unit.durable.conftest import USED, shared
 from tests.unit.durable.support import Heard, stored
 
 pytestmark = pytest.mark.slow
@@ -39,6 +41,12 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.fixture(params=["sqlite", ALSO_POSTGRES, USED])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store that several processes may have open, new or used by others before."""
+    return shared(request, tmp_path)
 
 
 def app_of(url: str, heard: Heard | None = None) -> App:

@@ -14,6 +14,7 @@ from poolhand.contract import Filter
 from poolhand.durable.worker.worker import WorkerSettings
 from poolhand.rules.job import Status
 from poolhand.settings import Limits, Wire
+from tests.extent import times
 from tests.unit.durable.support import Gate, bury_all
 from tests.unit.pool.support import until
 
@@ -125,7 +126,7 @@ async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> N
         thread = Thread(target=look)
         thread.start()
         try:
-            for _ in range(5):
+            for _ in range(times(2, 5)):
                 tickets = await nothing.submit_many([()] * 1000)
                 await asyncio.gather(*tickets)
         finally:

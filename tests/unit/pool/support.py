@@ -17,7 +17,7 @@ from poolhand.pool.submitter import Submitter
 from poolhand.testing import SeededRuntime, run_seeded
 from tests.extent import times
 
-SEEDS = range(5)
+SEEDS = range(times(2, 5))
 KEEPING = {"caplog", "monkeypatch", "page", "tmp_path"}
 MAX_STEPS = 100_000  # ten times what the longest of these tests takes: a livelock is reported soon
 
@@ -58,7 +58,7 @@ def seeded(program: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 def large(program: Program) -> Program:
-    """Let a seeded test that takes seconds run with one seed in `make test`."""
+    """Let a seeded test that takes long run with one seed in `make test`."""
     program.__dict__["seeds"] = SEEDS[: times(1, len(SEEDS))]
     return program
 

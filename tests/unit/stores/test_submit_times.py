@@ -45,7 +45,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Hand, R
             return found
 
     else:
-        url: str = request.getfixturevalue("schema")
+        url: str = request.getfixturevalue("store_schema")
         store = PostgresStore(url, clock, lambda: (clock.now, clock.date))
 
         async def run(text: str) -> list[tuple[Any, ...]]:

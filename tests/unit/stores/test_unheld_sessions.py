@@ -33,7 +33,7 @@ DAMAGE = {
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    return str(request.getfixturevalue("schema"))
+    return str(request.getfixturevalue("store_schema"))
 
 
 @pytest.fixture

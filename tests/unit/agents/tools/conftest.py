@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.durable.conftest import MEMORY, shared, shared_url
+from tests.unit.durable.conftest import MEMORY, SERVER, shared, shared_url
 
 __all__ = ["shared_url", "url"]
 
 # Receipts are documents: their versions depend on earlier content of the store.
 USED_SERVER = pytest.param("postgres-used", marks=pytest.mark.full)
-STORES = [MEMORY, "sqlite", "postgres", "sqlite-used", USED_SERVER]
+NEW_FILE = pytest.param("sqlite", marks=pytest.mark.full)
+STORES = [MEMORY, NEW_FILE, SERVER, "sqlite-used", USED_SERVER]
 
 
 @pytest.fixture(params=STORES)
