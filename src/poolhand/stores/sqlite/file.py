@@ -476,12 +476,12 @@ class StoreFile:
         for op, future in group:
             if future.done():
                 continue
-            before = len(self._signals)
+            signals = len(self._signals)
             execute("SAVEPOINT op")
             try:
                 value = op(connection)
             except Exception as error:
-                while len(self._signals) > before:
+                while len(self._signals) > signals:
                     self._signals.popitem()
                 if not connection.in_transaction:
                     # Some disk errors end the whole transaction.
