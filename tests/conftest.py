@@ -82,6 +82,8 @@ def pytest_collection_finish() -> None:
     # Thousands of tests stay until the end: no collection need look through them again.
     gc.collect()
     gc.freeze()
+    # A tenth of the collections: a test that needs one asks for it.
+    gc.set_threshold(7_000)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -100,11 +102,14 @@ def _limit(item: pytest.Item) -> float:
 
 
 @pytest.fixture(autouse=True)
-def _no_lines_of_others(request: pytest.FixtureRequest) -> None:
-    """Let failures that earlier tests left unasked be logged before a test looks at the log."""
-    if "caplog" in request.fixturenames:
+def _nothing_of_others(request: pytest.FixtureRequest) -> None:
+    """Collect what earlier tests left before a test looks at the log, or collects itself.
+
+    Failures that were left unasked are logged now. What is left then belongs to no test: it is
+    frozen, and a collection does not look through it again.
+    """
+    if "caplog" in request.fixturenames or hasattr(request.module, "gc"):
         gc.collect()
-        # What is left belongs to no test: the next collections need not look through it again.
         gc.freeze()
 
 
