@@ -101,6 +101,7 @@ class FarmWorld:
         self.accepted: dict[str, set[int]] = {}
         self.unknown: set[int] = set()
         self.numbers = 0
+        self.keyed: dict[tuple[str, str], Body] = {}
         self.inside: dict[int, Body] = {}
         self.tokens: dict[int, list[int]] = {}
         if self.dice.random() < 0.7:
@@ -229,6 +230,10 @@ class FarmWorld:
             "on_crash": dice.choice(["rerun"] * 5 + ["fail"]),
             "cancel_with_caller": dice.random() < 0.2,
         }
+        key = options["idempotency_key"]
+        if key is not None and dice.random() < 0.8:
+            # A key stands for one call; a few calls conflict with it.
+            body = self.keyed.setdefault((pool, key), body)
         try:
             ticket = await self.tasks[app, pool].with_options(**options).submit(body)
         except (Refused, IdempotencyConflict):

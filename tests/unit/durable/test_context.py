@@ -283,7 +283,7 @@ def test_briefs_of_the_version_before_and_after_are_read() -> None:
     fields = ["add", b"x", None, None, None, None, False, False, None]
     old = msgspec.msgpack.encode(fields)
     assert read_call_record(old, "job-1") == CallRecord("add", b"x", rerun=False)
-    newer = msgspec.msgpack.encode([*fields, b"c", None, "v", "a.py", "of the version after"])
+    newer = msgspec.msgpack.encode([*fields, b"c", None, "v", "a.py", None, "added later"])
     brief = CallRecord("add", b"x", rerun=False, context=b"c", version="v", source="a.py")
     assert read_call_record(newer, "job-1") == brief
 
