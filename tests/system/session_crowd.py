@@ -24,8 +24,6 @@ async def main() -> None:
         submits = (talk.submit(f"{NAME}-{number}") for number in range(COUNT))
         jobs = await wait(await asyncio.gather(*submits), LIMIT)
         assert all(job.status == "completed" for job in jobs)
-        # Until nobody needs it any more.
-        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
