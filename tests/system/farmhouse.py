@@ -54,7 +54,7 @@ def until(found: Callable[[], T | None], what: str, limit: float = LIMIT) -> T:
         if value:
             return value
         assert time.monotonic() < ends_at, f"within {limit:g} s there was no {what}"
-        pause.wait(0.01)
+        pause.wait(0.03)
 
 
 class Line:

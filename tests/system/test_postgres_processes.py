@@ -69,7 +69,7 @@ def most_at_once(story: list[list[str]], alike: Callable[[list[str]], str]) -> C
     return most
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_everything_at_once_from_many_processes_holds(
     postgres: PostgresServer, database: str, tmp_path: Path, seed: int
 ) -> None:

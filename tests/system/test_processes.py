@@ -827,7 +827,15 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "return",
+        "os._exit(6)",
+        pytest.param("sys.exit(5)", marks=pytest.mark.full),
+        pytest.param("raise LookupError('oh')", marks=pytest.mark.full),
+    ],
+)
 async def test_a_program_that_ends_without_a_drain_ends_and_leaves_no_child(
     tmp_path: Path, wire: Wire, ending: str
 ) -> None:
