@@ -32,7 +32,8 @@ import base64, pickle, sys
 function, arguments = pickle.loads(base64.b85decode(sys.argv[1]))
 function(*arguments)
 """
-_cold = FULL
+# Where a process has no handle, its end could not be waited for from here.
+_cold = FULL or not hasattr(os, "pidfd_open")
 
 
 def start_cold() -> None:

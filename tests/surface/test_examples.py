@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # How each is started to be over soon, with its files in the folder it is started in.
 ENDING = {
     "demo.py": (
-        *("--once", "--sessions", "30", "--seconds", "2", "--speed", "6", "--slots", "4"),
+        *("--once", "--sessions", "12", "--seconds", "2", "--speed", "6", "--slots", "4"),
         *("--store", "sqlite:///agents.db"),
     ),
 }
