@@ -7,6 +7,7 @@ warm-up; then it runs jobs until it is asked to stop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -58,7 +59,10 @@ def main(descriptor: int) -> int:
     start_message = control.start_message
     show_log(start_message.loglevel.upper())
     try:
-        asyncio.run(work(load_app(start_message.app), control))
+        app = load_app(start_message.app)
+        # What was imported stays until the end: no collection needs to look through it.
+        gc.freeze()
+        asyncio.run(work(app, control))
     except (Exception, SystemExit) as error:
         fault = fault_of(error)
         if not isinstance(error, PoolhandError):

@@ -11,27 +11,22 @@ Other blocks (console, text) are not run. Line numbers in a traceback are those 
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 from types import MappingProxyType
 
 import pytest
 
-from tests.extent import FULL
+from tests import warm
 
 REPOSITORY = Path(__file__).parents[2]
 FENCE = re.compile(r"(?P<indent>\s*)(?P<marks>`{3,}|~{3,})\s*(?P<language>[\w+-]*)")
 CONTINUES = "<!-- continues -->"
-WARM = Path(__file__).parent / "warm.py"
 SECONDS = 50.0
 
 
@@ -104,67 +99,21 @@ def run(
     )
 
 
+def run_warm(
+    script: Script, folder: Path, variables: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    """Run it as `run` does; in `make test`, in a process that has imported poolhand."""
+    path, working = _laid_out(script, folder)
+    environment = {**os.environ, **variables}
+    return warm.run(["-W", "error", str(path)], cwd=working, env=environment, timeout=SECONDS)
+
+
 def _laid_out(script: Script, folder: Path) -> tuple[Path, Path]:
     working = folder / "empty"
     working.mkdir(exist_ok=True)
     path = folder / f"{Path(script.page).stem}_line_{script.line}.py"
     path.write_text(script.text, encoding="utf-8")
     return path, working
-
-
-class Warm:
-    """The process that forks a child for each script; see `warm.py`."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(WARM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def close(self) -> None:
-        self._process.communicate()
-        assert self._process.returncode == 0
-
-    def run(
-        self, script: Script, folder: Path, variables: Mapping[str, str] = MappingProxyType({})
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a script as `run` does."""
-        path, working = _laid_out(script, folder)
-        out, err = folder / "out", folder / "err"
-        request = {
-            "path": str(path),
-            "folder": str(working),
-            "variables": {**os.environ, **variables},
-            "out": str(out),
-            "err": str(err),
-        }
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        too_long = Timer(SECONDS, _kill, [self._number()])
-        too_long.start()
-        code = self._number()
-        too_long.cancel()
-        texts = [one.read_text(encoding="utf-8") for one in (out, err)]
-        return subprocess.CompletedProcess(str(path), code, *texts)
-
-    def _number(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    made = Warm()
-    yield made
-    made.close()
 
 
 def pages(root: Path) -> list[Path]:
@@ -182,11 +131,9 @@ def all_scripts(root: Path = REPOSITORY) -> list[Script]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", all_scripts(), ids=str)
-def test_the_block_runs(
-    script: Script, tmp_path: Path, warm: Warm, request: pytest.FixtureRequest
-) -> None:
+def test_the_block_runs(script: Script, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # Readers begin with the README: its blocks must import everything themselves.
-    play = run if FULL or script.page == "README.md" else warm.run
+    play = run if script.page == "README.md" else run_warm
     server = {"DATABASE_URL": "database"} if "DATABASE_URL" in script.text else {}
     variables = {name: request.getfixturevalue(fixture) for name, fixture in server.items()}
     done = play(script, tmp_path, variables)
@@ -274,10 +221,10 @@ def test_a_continuation_of_nothing_is_a_fault() -> None:
     ],
 )
 def test_a_block_that_fails_is_told_by_the_line_of_its_page(
-    tmp_path: Path, warm: Warm, code: str, said: str
+    tmp_path: Path, code: str, said: str
 ) -> None:
     (script,) = scripts("page.md", f"# Title\n\n```python\n{code}\n```\n")
-    for play in (run, warm.run):
+    for play in (run, run_warm):
         done = play(script, tmp_path)
         assert done.returncode != 0
         assert "line 4, in <module>" in done.stderr
@@ -298,7 +245,7 @@ def test_a_block_that_fails_is_found_in_a_folder_of_docs(tmp_path: Path) -> None
     assert "AssertionError" in run(script, tmp_path).stderr
 
 
-def test_a_block_can_have_processes_that_import_it(tmp_path: Path, warm: Warm) -> None:
+def test_a_block_can_have_processes_that_import_it(tmp_path: Path) -> None:
     code = """\
 from multiprocessing import get_context
 
@@ -311,4 +258,4 @@ if __name__ == "__main__":
 """
     (script,) = scripts("docs/how-to.md", f"```python\n{code}```\n")
     assert run(script, tmp_path).returncode == 0
-    assert warm.run(script, tmp_path).returncode == 0
+    assert run_warm(script, tmp_path).returncode == 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from tests import warm
 from tests.docs.test_code_blocks import REPOSITORY, scripts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -27,20 +26,16 @@ def test_killed_while_it_searches_orders_and_writes_it_ends_well(tmp_path: Path)
     (tmp_path / "agent.py").write_text(script.text, encoding="utf-8")
     ledger, beat = tmp_path / "ledger.txt", Event()
     for wanted in ("searched bees", "ordered a book on bees", "wrote"):
-        process = subprocess.Popen([sys.executable, "agent.py"], cwd=tmp_path)
+        process = warm.start(["agent.py"], cwd=tmp_path)
         while wanted not in lines_of(ledger):
             assert process.poll() is None, "it ended by itself"
             beat.wait(0.005)
         process.kill()
         process.wait()
-    done = subprocess.run(
-        [sys.executable, "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == TEXT
-    again = subprocess.run(
-        [sys.executable, "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert again.stdout.strip() == TEXT
+    done = warm.run(["agent.py"], cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, TEXT)
+    again = warm.run(["agent.py"], cwd=tmp_path)
+    assert (again.returncode, again.stdout.strip()) == (0, TEXT)
     happened = Counter(lines_of(ledger))
     assert happened["ordered a book on bees"] == 1
     # Each was killed before its record; no finished work is repeated.

@@ -21,6 +21,7 @@ import time
 import traceback
 from pathlib import Path
 
+from tests import warm
 from tests.faults import report
 from tests.faults.checker import Verdict
 from tests.faults.crew import REPOSITORY
@@ -115,6 +116,7 @@ def main() -> int:
     if options.publish is not None:
         report.publish(json.loads(options.publish.read_text(encoding="utf-8")), PAGE)
         return 0
+    warm.start_cold()
     rows = run(options)
     settings = {name: getattr(options, name) for name in ("seed", "kills", "jobs", "longest")}
     history = report.history(rows, settings)

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from threading import Event
 from types import TracebackType
 from typing import Any, Self
 
+from tests import warm
 from tests.faults import outside
 from tests.faults.ground import Ground
 from tests.faults.load import Plan
@@ -52,13 +52,9 @@ def pass_time(since: float, seconds: float) -> None:
 
 def export(folder: Path) -> None:
     """Have another process export the store of a run."""
-    subprocess.run(
-        [sys.executable, "-m", "tests.faults.export", str(folder)],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": import_path()},
-        check=True,
-        timeout=2 * LIMIT,
-    )
+    environment = {**os.environ, "PYTHONPATH": import_path()}
+    words = ["-m", "tests.faults.export", str(folder)]
+    warm.run(words, env=environment, timeout=2 * LIMIT).check_returncode()
 
 
 def import_path() -> str:
@@ -85,11 +81,9 @@ class Life:
         environment = {**os.environ, **crew.environment, **about}
         crew.blows.write("started", life=name)
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=REPOSITORY,
+            self._process = warm.start(
+                command,
                 env=environment,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 # A session of its own: when a shell ends, its stopped processes are continued.
@@ -179,7 +173,7 @@ class Crew:
         self.blows = outside.Lines(folder / outside.BLOWS)
         self.environment = {
             "FAULTS_FOLDER": str(folder),
-            "FAULTS_HARNESS": str(os.getpid()),
+            "FAULTS_HARNESS": str(warm.parent()),
             "PYTHONPATH": import_path(),
         }
         self.lives: list[Life] = []

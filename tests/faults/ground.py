@@ -67,8 +67,13 @@ def file_url(folder: Path) -> str:
 
 
 @contextmanager
-def laid(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground]:
-    """Provide a place for a block, with a durable server if the store needs one."""
+def laid(
+    folder: Path, store: str, moves_clock: bool = False, programs: Path | None = None
+) -> Iterator[Ground]:
+    """Provide a place for a block, with a durable server if the store needs one.
+
+    `programs` is the folder of the server's programs, where it is not the usual one.
+    """
     with ExitStack() as stack:
         if store != POSTGRES:
             yield Ground(folder, store, file_url(folder) if store == SQLITE else "")
@@ -79,7 +84,7 @@ def laid(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground
             server = stack.enter_context(postgres(programs))
             yield Ground(folder, store, server.url, server, partial(move, programs))
         else:
-            server = stack.enter_context(postgres())
+            server = stack.enter_context(postgres(programs))
             yield Ground(folder, store, server.url, server)
 
 

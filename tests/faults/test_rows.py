@@ -34,6 +34,7 @@ from tests.faults.row_planted import SHORT as SHORT_ROWS
 from tests.faults.row_planted import find
 from tests.faults.row_poison import poison
 from tests.faults.row_server import absent, outages
+from tests.faults.row_services import play as share_store
 from tests.faults.row_services import services
 from tests.faults.row_tools import tools
 from tests.faults.rows import Settings
@@ -57,15 +58,18 @@ on_postgres = pytest.mark.parametrize("ground", [POSTGRES], indirect=True)
 
 @pytest.fixture
 def ground(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ground]:
-    with to_play_on(tmp_path, request.param) as made:
+    copying = request.getfixturevalue("copying_binaries") if request.param == POSTGRES else None
+    with to_play_on(tmp_path, request.param, programs=copying) as made:
         yield made
 
 
 @contextmanager
-def to_play_on(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground]:
+def to_play_on(
+    folder: Path, store: str, moves_clock: bool = False, programs: Path | None = None
+) -> Iterator[Ground]:
     """Provide a store; a missing one is skipped, in CI that is a failure."""
     try:
-        with laid(folder, store, moves_clock) as made:
+        with laid(folder, store, moves_clock, programs) as made:
             yield made
     except Skipped as reason:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"NOT TESTED: {reason}")
@@ -205,6 +209,11 @@ def test_a_job_that_blocks_its_worker_is_named_and_harms_no_neighbour(ground: Gr
     expect(farm_blocked(ground, SHORT), lost=0, duplicated=0, recovered=0)
 
 
+@on_sqlite
+def test_a_worker_killed_with_all_its_slots_busy_loses_no_job(ground: Ground) -> None:
+    expect(farm_crash(ground, SHORT, many=20), lost=0, duplicated=0, recovered=20)
+
+
 @in_full
 @on_postgres
 def test_a_worker_killed_with_200_jobs_running_loses_none(ground: Ground) -> None:
@@ -231,6 +240,15 @@ def test_a_process_that_ends_by_itself_before_anybody_looks_is_told(ground: Grou
 
 def test_every_planted_bug_has_a_row_that_is_played_short() -> None:
     assert {bug.row for bug in PLANTED.values()} <= SHORT_ROWS.keys()
+
+
+@on_sqlite
+def test_a_service_that_is_killed_and_one_that_is_restarted_share_a_pool_and_lose_no_job(
+    ground: Ground,
+) -> None:
+    verdict = share_store(ground, replace(SHORT, jobs=40), {"a": "shared", "b": "shared"})
+    assert verdict.faults == []
+    assert (verdict.figures["accepted"], verdict.figures["dead"]) == (400, 0)
 
 
 @in_full

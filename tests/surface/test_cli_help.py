@@ -196,7 +196,15 @@ def test_a_folder_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["--help", "help jobs list", "config", "version --json"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help",
+        "config",
+        pytest.param("help jobs list", marks=pytest.mark.full),
+        pytest.param("version --json", marks=pytest.mark.full),
+    ],
+)
 def test_a_reader_that_has_gone_is_no_traceback(words: str) -> None:
     # The reader is gone before the first line.
     line = f"{sys.executable} -m poolhand {words} | true"

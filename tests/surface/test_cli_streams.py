@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ pytestmark = pytest.mark.slow
 
 SECONDS = 50
 COMMAND = [sys.executable, "-W", "error", "-m", "poolhand"]
+NOTHING = "<&- >&- 2>&-"
+# Each takes a new interpreter; one of each kind is enough in `make test`.
+in_full = partial(pytest.param, marks=pytest.mark.full)
 FULL = "poolhand: the output could not be written: No space left on device\n"
 
 
@@ -43,28 +47,16 @@ def sent(streams: str, *words: str | bytes, **variables: str) -> subprocess.Comp
 @pytest.mark.parametrize(
     ("streams", "words", "code", "told"),
     [
-        (">&-", ["jobs", "list"], 0, "no such jobs\n"),
-        (">/dev/full", ["jobs", "list"], 1, f"no such jobs\n{FULL}"),
-        (">/dev/full", ["jobs", "list", "--json"], 1, FULL),
-        (">/dev/full", ["--help"], 1, FULL),
-        (">/dev/full", ["pools", "resize", "zzz"], 2, None),
-        ("2>&-", ["jobs", "show", "nothing"], 3, ""),
-        ("2>/dev/full", ["jobs", "show", "nothing"], 3, ""),
-        ("2>/dev/full", ["jobs", "lsit"], 2, ""),
-        ("<&- >&- 2>&-", ["jobs", "show", "nothing"], 3, ""),
-        ("<&- >&- 2>&-", ["jobs", "list"], 0, ""),
-    ],
-    ids=[
-        "no output",
-        "full",
-        "full of json",
-        "full of help",
-        "full and wrong",
-        "nobody to tell",
-        "no room to tell",
-        "no room to tell of a wrong call",
-        "nothing at all",
-        "nothing at all and fine",
+        pytest.param(">&-", ["jobs", "list"], 0, "no such jobs\n", id="no output"),
+        pytest.param(">/dev/full", ["jobs", "list"], 1, f"no such jobs\n{FULL}", id="full"),
+        in_full(">/dev/full", ["jobs", "list", "--json"], 1, FULL, id="full of json"),
+        in_full(">/dev/full", ["--help"], 1, FULL, id="full of help"),
+        pytest.param(">/dev/full", ["pools", "resize", "zzz"], 2, None, id="full and wrong"),
+        in_full("2>&-", ["jobs", "show", "nothing"], 3, "", id="nobody to tell"),
+        pytest.param("2>/dev/full", ["jobs", "show", "nothing"], 3, "", id="no room to tell"),
+        in_full("2>/dev/full", ["jobs", "lsit"], 2, "", id="no room to tell of a wrong call"),
+        pytest.param(NOTHING, ["jobs", "show", "nothing"], 3, "", id="nothing at all"),
+        in_full(NOTHING, ["jobs", "list"], 0, "", id="nothing at all and fine"),
     ],
 )
 def test_a_stream_that_is_closed_or_full_leaves_the_code_right(
@@ -89,16 +81,15 @@ def test_an_act_is_done_whole_though_nobody_can_be_told(desk: Desk, streams: str
 @pytest.mark.parametrize(
     "words",
     [
-        ["jobs", "show", b"\xff"],
-        ["jobs", "cancel", b"\xff"],
-        ["dead", "retry", b"\xff"],
-        ["jobs", "list", "--pool", b"\xff"],
-        ["jobs", "list", "--key", b"\xff"],
-        ["dead", "list", "--tenant", b"\xff"],
-        ["jobs", "cancel", "x", "--by", b"\xff"],
-        ["migrate", b"--store=sqlite:///\xff.db"],
+        pytest.param(["jobs", "show", b"\xff"], id="show"),
+        in_full(["jobs", "cancel", b"\xff"], id="cancel"),
+        in_full(["dead", "retry", b"\xff"], id="dead retry"),
+        in_full(["jobs", "list", "--pool", b"\xff"], id="pool"),
+        in_full(["jobs", "list", "--key", b"\xff"], id="key"),
+        in_full(["dead", "list", "--tenant", b"\xff"], id="tenant"),
+        in_full(["jobs", "cancel", "x", "--by", b"\xff"], id="by"),
+        pytest.param(["migrate", b"--store=sqlite:///\xff.db"], id="store"),
     ],
-    ids=["show", "cancel", "dead retry", "pool", "key", "tenant", "by", "store"],
 )
 def test_an_argument_that_is_not_utf_8_is_a_wrong_call(
     desk: Desk, tmp_path: Path, words: list[str | bytes]

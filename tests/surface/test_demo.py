@@ -30,10 +30,13 @@ from rich.console import Console
 from poolhand.observe.events import JobEnded, JobStarted
 from poolhand.operate.views import AuditView
 from poolhand.views import Fault, Job, Status, WorkerReport
+from tests import warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = [sys.executable, str(EXAMPLES / "demo.py")]
 QUICK = ["--sessions", "60", "--seconds", "8", "--speed", "3", "--slots", "4"]
+# A short round beside what a run finds: that is as long as the machine is busy.
+FEW = ["--sessions", "12", "--seconds", "2", "--speed", "3", "--slots", "4"]
 HOW = re.compile(r"\d+ running, \d+ queued, \d+ blocked, \d+ scheduled; [12] process(es)?, \d+ job")
 SECONDS = 50
 COLUMNS, ROWS = 80, 24
@@ -56,6 +59,11 @@ def run(*command: str, limit: float = SECONDS) -> subprocess.CompletedProcess[st
     return subprocess.run(
         command, capture_output=True, text=True, timeout=limit, check=False, env=environment()
     )
+
+
+def played(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python for which it is enough to be forked."""
+    return warm.run(words, env=environment(), timeout=SECONDS)
 
 
 @contextmanager
@@ -82,7 +90,7 @@ def read_until(stream: IO[str] | None, pattern: str) -> str:
 
 def ask(store: str, *words: str) -> Any:
     """Return what a command of poolhand prints about a store."""
-    done = run(sys.executable, "-m", "poolhand", *words, "--store", store, "--json")
+    done = played("-m", "poolhand", *words, "--store", store, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -250,7 +258,7 @@ def test_ctrl_c_drains_and_another_run_goes_on_with_what_waited(tmp_path: Path) 
     kept = [job for job in jobs_in(store) if Status(job["status"]).waiting]
     assert len(kept) == waiting
     again = output.partition("To go on with them:\n")[2].splitlines()[0]
-    done = run(*shlex.split(again), "--once", *QUICK)
+    done = run(*shlex.split(again), "--once", *FEW)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"of an earlier run: found {waiting}, ended {waiting}" in done.stdout
     assert balance(done.stdout)["waiting"] == 0
@@ -285,9 +293,7 @@ def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> 
     os.close(gone)
     before = jobs_in(store)
     assert not all(Status(job["status"]).terminal for job in before)
-    # A short round: with its findings it takes as long as the machine is busy.
-    few = ["--sessions", "12", "--seconds", "2", "--speed", "3", "--slots", "4"]
-    done = run(*DEMO, "--once", *few, "--store", store, limit=3 * SECONDS)
+    done = run(*DEMO, "--once", *FEW, "--store", store, limit=3 * SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
     balance(done.stdout)
     found = re.search(r"^of an earlier run: found (\d+), ended (\d+)$", done.stdout, re.MULTILINE)
@@ -359,7 +365,7 @@ def test_without_a_store_it_makes_a_file_in_a_temporary_folder(tmp_path: Path) -
     ],
 )
 def test_a_bad_flag_is_refused_with_what_is_allowed(flags: list[str], hint: str) -> None:
-    done = run(*DEMO, *flags)
+    done = played(DEMO[1], *flags)
     assert done.returncode == 2
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
@@ -368,7 +374,7 @@ def test_a_bad_flag_is_refused_with_what_is_allowed(flags: list[str], hint: str)
 
 def test_a_store_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "agents.db").write_text("no database, " * 1_000)
-    done = run(*DEMO, "--once", "--store", f"sqlite:///{tmp_path}/agents.db")
+    done = played(DEMO[1], "--once", "--store", f"sqlite:///{tmp_path}/agents.db")
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("demo.py: ")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # How to start each so that it ends soon, with its files in the working folder.
 ENDING = {
     "demo.py": (
-        *("--once", "--sessions", "30", "--seconds", "2", "--speed", "6", "--slots", "4"),
+        *("--once", "--sessions", "12", "--seconds", "2", "--speed", "6", "--slots", "4"),
         *("--store", "sqlite:///agents.db"),
     ),
 }
@@ -29,12 +29,6 @@ def test_every_example_is_known_here() -> None:
 @pytest.mark.parametrize("name", ENDING)
 def test_an_example_runs_twice_in_one_folder(name: str, tmp_path: Path) -> None:
     for time in ("first", "second"):
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLES / name), *ENDING[name]],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
+        done = warm.run([str(EXAMPLES / name), *ENDING[name]], cwd=tmp_path, timeout=SECONDS)
         assert (done.returncode, done.stderr) == (0, ""), f"the {time} time:\n{done.stdout}"
     assert any(tmp_path.iterdir()), "it has kept nothing in the folder: the second run was a first"

@@ -177,7 +177,7 @@ def test_the_view_works_on_a_terminal_and_leaves_it_as_it_was(desk: Desk, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize("name", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.full)])
 def test_a_view_that_is_told_to_end_leaves_the_terminal_as_it_was(
     desk: Desk, tmp_path: Path, name: str
 ) -> None:
@@ -230,7 +230,11 @@ def _line(desk: Desk) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("keys", "told"), [(["q", "q"], "graceful, fast"), (["SIGTERM"], "signal")], ids=["q", "signal"]
+    ("keys", "told"),
+    [
+        pytest.param(["q", "q"], "graceful, fast", id="q"),
+        pytest.param(["SIGTERM"], "signal", id="signal", marks=pytest.mark.full),
+    ],
 )
 def test_a_farm_and_its_view_share_a_terminal(
     desk: Desk, tmp_path: Path, keys: list[str], told: str

@@ -68,7 +68,7 @@ class Screen:
         try:
             async with asyncio.timeout(SECONDS):
                 while not found():
-                    await self.pilot.pause()
+                    await self.pilot.pause(0.02)
         except TimeoutError:
             pytest.fail(f"it never came:\n{self.text}", pytrace=True)
 
@@ -297,7 +297,9 @@ async def test_five_hundred_jobs_are_reached_page_by_page(world: World) -> None:
         assert screen.app.board.jobs.chosen == ids[0]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60), (5, 3)])
+@pytest.mark.parametrize(
+    "size", [(80, 24), (5, 3), pytest.param((200, 60), marks=pytest.mark.full)]
+)
 async def test_every_view_fits_its_terminal_and_others_after_a_resize(
     world: World, size: tuple[int, int]
 ) -> None:
@@ -600,7 +602,7 @@ async def test_quitting_a_remote_view_ends_nothing_but_the_view(world: World) ->
     assert wishes == []
 
 
-@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+@pytest.mark.parametrize("key", ["q", "ctrl+c", pytest.param("ctrl+q", marks=pytest.mark.full)])
 async def test_quitting_over_a_farm_of_this_terminal_stops_it_and_shows_its_end(
     world: World, key: str
 ) -> None:

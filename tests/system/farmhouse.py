@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from poolhand.operate.views import JobView
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.open import store_of
-from tests.architecture.source import REPOSITORY
+from tests import warm
 from tests.conditions import STRANGER
 from tests.system import farm_app
 
@@ -55,7 +54,7 @@ def until(found: Callable[[], T | None], what: str, limit: float = LIMIT) -> T:
         if value:
             return value
         assert time.monotonic() < ends_at, f"within {limit:g} s there was no {what}"
-        pause.wait(0.01)
+        pause.wait(0.03)
 
 
 class Line:
@@ -99,13 +98,10 @@ class Yard:
             "FARM_STORY": str(self.story),
             "FARM_GATE": str(self.gate),
         }
-        command = [sys.executable, "-m", "poolhand", "work", app, *words]
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=REPOSITORY,
+            process = warm.start(
+                ["-m", "poolhand", "work", app, *words],
                 env=environment,
-                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -209,7 +205,7 @@ class Yard:
 class Farm:
     """One run of `poolhand work`."""
 
-    def __init__(self, yard: Yard, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, yard: Yard, process: warm.Program, log: Path) -> None:
         self.yard = yard
         self.process = process
         self.pid = process.pid
@@ -276,13 +272,7 @@ class Farm:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of poolhand on its store."""
-        return subprocess.run(
-            [sys.executable, "-m", "poolhand", *words, "--store", self.yard.url],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
+        return warm.run(["-m", "poolhand", *words, "--store", self.yard.url], timeout=LIMIT)
 
 
 def state_of(pid: int) -> str:

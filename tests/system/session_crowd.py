@@ -24,8 +24,6 @@ async def main() -> None:
         submits = (talk.submit(f"{NAME}-{number}") for number in range(COUNT))
         jobs = await wait(await asyncio.gather(*submits), LIMIT)
         assert all(job.status == "completed" for job in jobs)
-        # Stay until the test closes standard input.
-        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":

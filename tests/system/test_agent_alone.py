@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.extent import ALSO_POSTGRES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -26,10 +25,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_state_steps_tools_and_events_reach_their_store_from_there(
     url: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.system.agent_alone", url, str(tmp_path / "tries")]
+    command = ["-m", "tests.system.agent_alone", url, str(tmp_path / "tries")]
     for _ in range(2):
-        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+        assert warm.start(command).wait(warm.LIMIT) == -signal.SIGKILL
+    done = warm.run(command, timeout=warm.LIMIT)
+    assert done.returncode == 0, done.stderr
     # The lines before it are log lines about the two killed processes.
     told = json.loads(done.stderr.splitlines()[-1])
     assert told["own"]

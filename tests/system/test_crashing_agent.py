@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.extent import ALSO_POSTGRES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -43,10 +42,10 @@ def expected(place: str, what: str) -> int:
 def test_killed_at_every_place_an_agent_repeats_nothing_that_it_finished(
     url: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.system.crashing_agent", url, str(tmp_path)]
+    command = ["-m", "tests.system.crashing_agent", url, str(tmp_path)]
     ends: list[int] = []
     while not ends or ends[-1] == -signal.SIGKILL:
-        ends.append(subprocess.run(command, check=False).returncode)
+        ends.append(warm.start(command).wait(warm.LIMIT))
     assert ends == [-signal.SIGKILL] * len(PLACES) + [0]
     outcomes = lines(tmp_path / "outcomes")
     for place, status, result, error, state, tries, last in outcomes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -14,6 +12,7 @@ from threading import Event
 
 import pytest
 
+from tests import warm
 from tests.extent import ALSO_POSTGRES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
@@ -49,9 +48,9 @@ class Farm:
         self._offset = folder / "offset"
         self._offset.write_text("0")
 
-    def start(self, missed: str = "all", fate: str = "sound") -> subprocess.Popen[bytes]:
+    def start(self, missed: str = "all", fate: str = "sound") -> warm.Program:
         arguments = [self._url, str(self._folder), HALF_PAST_TWO, missed, fate]
-        process = subprocess.Popen([sys.executable, "-m", "tests.system.cron_crew", *arguments])
+        process = warm.start(["-m", "tests.system.cron_crew", *arguments])
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         return process
@@ -97,7 +96,7 @@ def expect_each_second_once(farm: Farm) -> None:
     assert {moment: len(jobs) for moment, jobs in beats.items() if len(jobs) != 1} == {}
 
 
-def stop(*processes: subprocess.Popen[bytes]) -> None:
+def stop(*processes: warm.Program) -> None:
     for one in processes:
         one.kill()
     for one in processes:

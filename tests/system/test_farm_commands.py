@@ -17,9 +17,11 @@ from poolhand.farm.records import ANSWERS, FARMS, REQUESTS
 from poolhand.operate.actions import Operator
 from poolhand.rules.job import Status
 from poolhand.rules.streams import StreamKind
+from tests.extent import times
 from tests.system.farmhouse import Farm, Yard, all_gone, children_of, state_of, until
 
 pytestmark = pytest.mark.slow
+MANY = times(6, 30)  # workers that are replaced
 
 
 def until_shown(farm: Farm, id: str) -> dict[str, Any]:
@@ -267,14 +269,14 @@ def test_many_replacements_leave_no_process_and_no_open_file_behind(yard: Yard) 
     with yard.running("--min", "3", "--max", "3", "-c", "1", max_jobs_per_worker=1) as farm:
         until(lambda: at_rest(farm, 3), "3 workers")
         before = open_files(farm)
-        yard.submit("note", *range(30))
-        yard.until_done(30)
-        until(lambda: at_rest(farm, 33), "30 replacements")
+        yard.submit("note", *range(MANY))
+        yard.until_done(MANY)
+        until(lambda: at_rest(farm, 3 + MANY), f"{MANY} replacements")
         assert open_files(farm) <= before + 1
         # Any three of the workers may have found no job.
         gone = set(farm.pids) - set(children_of(farm.pid))
-        assert len(gone) == 30
+        assert len(gone) == MANY
         assert {state_of(pid) for pid in gone} == {""}
-        assert len(yard.told("begin")) == 30
+        assert len(yard.told("begin")) == MANY
         assert farm.stop() == 0
         assert all_gone(farm.pids)

@@ -86,7 +86,7 @@ def test_two_services_on_one_pool_log_no_warning_but_a_task_that_none_has_is_one
     assert [line for line in lines if " WARNING " in line and "farm_app.note" not in line] == []
 
 
-@pytest.mark.parametrize("task", ["occupy", "block"])
+@pytest.mark.parametrize("task", ["block", pytest.param("occupy", marks=pytest.mark.full)])
 def test_a_farm_that_ends_under_jobs_names_them_and_says_that_they_are_handed_back(
     yard: Yard, task: str
 ) -> None:

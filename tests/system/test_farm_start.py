@@ -24,7 +24,7 @@ def pauses(farm: Farm) -> list[float]:
     return [later.at - sooner.at for sooner, later in pairwise(farm.lines("process started"))]
 
 
-@pytest.mark.parametrize("kind", ["async", "plain"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("async", marks=pytest.mark.full)])
 def test_no_job_begins_before_the_warm_up_is_over(yard: Yard, kind: str) -> None:
     yard.submit("note", *range(5))
     # A warm-up may block the event loop for longer than any job may.

@@ -10,9 +10,11 @@ import pytest
 
 from poolhand import Retry
 from poolhand.rules.job import Status
+from tests.extent import times
 from tests.system.farmhouse import Yard, all_gone, children_of, until
 
 pytestmark = pytest.mark.slow
+ROUNDS = times(1, 3)  # of workers that are killed
 
 
 def test_timeouts_of_the_settings_hold_for_jobs_without_any(yard: Yard) -> None:
@@ -29,7 +31,7 @@ def test_timeouts_of_the_settings_hold_for_jobs_without_any(yard: Yard) -> None:
         assert farm.stop() == 0
 
 
-@pytest.mark.parametrize("task", ["cling", "occupy"])
+@pytest.mark.parametrize("task", ["occupy", pytest.param("cling", marks=pytest.mark.full)])
 def test_a_job_that_cannot_be_stopped_ends_its_worker_when_the_others_are_done(
     yard: Yard, task: str
 ) -> None:
@@ -89,7 +91,7 @@ def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
         assert farm.stop() == 0
 
 
-@pytest.mark.parametrize(("slots", "quota"), [(2, 5), (10, 4)])
+@pytest.mark.parametrize(("slots", "quota"), [(10, 4), pytest.param(2, 5, marks=pytest.mark.full)])
 def test_a_worker_is_replaced_after_exactly_so_many_jobs(
     yard: Yard, slots: int, quota: int
 ) -> None:
@@ -133,14 +135,14 @@ def test_memory_limits_process_jobs_and_kills_together_lose_nothing(yard: Yard) 
     flags = ("-c", "2", "--min", "2", "--max", "2")
     with yard.running(*flags, max_memory_mb_per_worker=120) as farm:
         farm.until_ready(2)
-        for round_ in range(3):
+        for round_ in range(ROUNDS):
             yard.submit("eat", 100)
             yard.submit("compute", *[str(yard.folder)] * 4, retry=Retry(attempts=9, first=0.1))
             yard.until_told("begin", "compute", count=4 * round_ + 1)
             victim = [pid for pid in farm.pids if not all_gone([pid])][-1]
             os.kill(victim, signal.SIGKILL)
             until(partial(all_gone, [victim]), "end of a worker")
-        yard.until_done(15)
+        yard.until_done(5 * ROUNDS)
         assert farm.stop() == 0
     children = [int(words[1]) for words in yard.told("begin", "compute")]
     until(lambda: all_gone(children), "end of the processes of their jobs")

@@ -93,7 +93,14 @@ async def test_a_commit_that_a_crash_took_back_is_not_mistaken_for_another_of_it
     assert await postgres_faults(slow_to_commit.url) == []
 
 
-@pytest.mark.parametrize("how", ["immediate", "fast", "kill"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "kill",
+        pytest.param("immediate", marks=pytest.mark.full),
+        pytest.param("fast", marks=pytest.mark.full),
+    ],
+)
 async def test_what_was_accepted_was_committed(own_postgres: PostgresServer, how: str) -> None:
     accepted: list[str] = []
     many, down = asyncio.Event(), asyncio.Event()

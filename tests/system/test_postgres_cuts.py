@@ -55,6 +55,13 @@ def own_proxy(own_postgres: PostgresServer) -> Iterator[Proxy]:
         yield one
 
 
+# Cut after a statement, nothing tells whether it was done; cut before it, it surely was not.
+ALSO_BEFORE = [
+    pytest.param(True, id="after"),
+    pytest.param(False, id="before", marks=pytest.mark.full),
+]
+
+
 class Cut:
     """A store behind a proxy, and a `Hand` that uses it."""
 
@@ -108,8 +115,8 @@ async def behind(url: str, proxy: Proxy) -> AsyncIterator[Cut]:
 
 
 @pytest.fixture
-async def cut(schema: str, proxy: Proxy) -> AsyncIterator[Cut]:
-    async with behind(schema, proxy) as one:
+async def cut(store_schema: str, proxy: Proxy) -> AsyncIterator[Cut]:
+    async with behind(store_schema, proxy) as one:
         yield one
 
 
@@ -149,7 +156,7 @@ async def test_what_is_added_is_there_once(cut: Cut, after: bool) -> None:
     assert len(jobs.jobs) == 4 * (count + 1)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", ALSO_BEFORE)
 async def test_what_is_claimed_is_known_to_who_claimed_it(cut: Cut, after: bool) -> None:
     for number in range(MOST):
         await cut.store.add([batch(number)])
@@ -164,7 +171,7 @@ async def test_what_is_claimed_is_known_to_who_claimed_it(cut: Cut, after: bool)
     assert {claim.token for claim in known} == await cut.held()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", ALSO_BEFORE)
 async def test_what_is_settled_is_settled_once_and_the_next_are_known(
     cut: Cut, after: bool
 ) -> None:
@@ -345,7 +352,7 @@ async def test_who_settles_again_is_told_that_it_was_made(
 
 
 async def test_jobs_are_not_taken_from_who_is_still_finding_out_that_it_has_them(
-    cut: Cut, schema: str
+    cut: Cut,
 ) -> None:
     await cut.store.add([batch(0)])
     trap = cut.proxy.cut_after("^COMMIT")

@@ -136,10 +136,10 @@ async def test_a_server_that_stands_still_is_not_waited_for(own_postgres: Postgr
 
 
 async def test_a_line_that_died_without_a_word_is_not_waited_for(
-    postgres: PostgresServer, schema: str
+    postgres: PostgresServer, store_schema: str
 ) -> None:
     with Proxy("127.0.0.1", postgres.port) as proxy:
-        async with opened(proxy.through(schema)) as (store, claim):
+        async with opened(proxy.through(store_schema)) as (store, claim):
             proxy.half_open(new=True)
             with impatient():
                 expect_only(await all_of(store, claim), Unavailable)
@@ -149,11 +149,11 @@ async def test_a_line_that_died_without_a_word_is_not_waited_for(
 
 @pytest.mark.parametrize("table", ["poolhand_pools", "poolhand_jobs"])
 async def test_a_table_that_a_stranger_has_locked_is_not_waited_for(
-    schema: str, table: str, monkeypatch: pytest.MonkeyPatch
+    store_schema: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(postgres_link.LIMITS, "lock_timeout", "1s")
-    address = address_of(schema)
-    async with opened(schema) as (store, claim):
+    address = address_of(store_schema)
+    async with opened(store_schema) as (store, claim):
         stranger: Any = await asyncpg.connect(address.dsn)
         await stranger.execute("BEGIN")
         await stranger.execute(Dialect(address.schema).text(f"LOCK TABLE {table}"))
@@ -164,7 +164,7 @@ async def test_a_table_that_a_stranger_has_locked_is_not_waited_for(
         await stranger.execute("ROLLBACK")
         await stranger.close()
         expect_none(await all_of(store, claim))
-    assert await postgres_faults(schema) == []
+    assert await postgres_faults(store_schema) == []
 
 
 async def test_work_done_while_nobody_answered_is_not_done_twice(
@@ -271,9 +271,9 @@ async def test_a_standby_says_that_it_is_none_to_write_to(
         await copied.close()
 
 
-async def test_what_an_administrator_cancels_is_told_and_leaves_nothing(schema: str) -> None:
-    address = address_of(schema)
-    async with opened(schema) as (store, claim):
+async def test_what_an_administrator_cancels_is_told_and_leaves_nothing(store_schema: str) -> None:
+    address = address_of(store_schema)
+    async with opened(store_schema) as (store, claim):
         outside: Any = await asyncpg.connect(address.dsn)
         await outside.execute("BEGIN")
         await outside.execute(Dialect(address.schema).text("LOCK TABLE poolhand_waits"))

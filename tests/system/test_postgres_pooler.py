@@ -30,8 +30,9 @@ LIMIT = 50  # seconds after which a wait gives up
 
 
 @pytest.fixture
-def make_store(pooled: str, clock: Clock) -> Callable[[], Store]:  # noqa: F811
-    return lambda: PostgresStore(pooled, clock, lambda: (clock.now, clock.date))
+def make_store(store_schema: str, pooler: Pooler, clock: Clock) -> Callable[[], Store]:  # noqa: F811
+    url = pooler.through(store_schema)
+    return lambda: PostgresStore(url, clock, lambda: (clock.now, clock.date))
 
 
 def take_over(name: str) -> None:

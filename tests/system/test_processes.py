@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from textwrap import dedent
@@ -28,7 +28,6 @@ from poolhand.pool.submitter import Submitter
 from poolhand.runtime import Runtime
 from poolhand.views import Status
 from tests.system import jobs
-from tests.unit.pool.support import until
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT = 40  # seconds after which a wait gives up
@@ -132,9 +131,13 @@ def alive() -> int:
     return len(multiprocessing.active_children())
 
 
-async def soon(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
+    """Look every few milliseconds: what is waited for happens in other processes."""
     async with asyncio.timeout(LIMIT):
-        await until(condition)
+        while not condition():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.005):
+                    await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -584,9 +587,9 @@ async def test_there_are_never_more_children_than_slots(wire: Wire) -> None:
         tickets = [await pool.submit(jobs.hold, wire.path) for _ in range(4)]
         assert len({await wire.pid() for _ in tickets}) == alive() == 4
         wire.let_go(2)
-        await soon(lambda: pool.stats().completed == 2)
+        await until(lambda: pool.stats().completed == 2)
         await pool.resize(2)
-        await soon(lambda: alive() == 2)
+        await until(lambda: alive() == 2)
         wire.let_go(2)
         assert {job.status for job in await wait(tickets)} == {Status.COMPLETED}
         tickets = [await pool.submit(jobs.hold, wire.path) for _ in range(6)]
@@ -603,7 +606,7 @@ async def test_children_of_surplus_slots_go_with_their_jobs(wire: Wire) -> None:
         for left in (2, 1):
             assert alive() == left + 1
             wire.let_go()
-            await soon(lambda: alive() == left)  # noqa: B023 - over before the next one
+            await until(lambda: alive() == left)  # noqa: B023 - over before the next one
         wire.let_go()
         assert {await ticket for ticket in tickets} == pids
         assert await pool.run(os.getpid) in pids
@@ -824,7 +827,15 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "return",
+        "os._exit(6)",
+        pytest.param("sys.exit(5)", marks=pytest.mark.full),
+        pytest.param("raise LookupError('oh')", marks=pytest.mark.full),
+    ],
+)
 async def test_a_program_that_ends_without_a_drain_ends_and_leaves_no_child(
     tmp_path: Path, wire: Wire, ending: str
 ) -> None:

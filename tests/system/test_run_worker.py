@@ -86,7 +86,9 @@ def test_the_first_signal_lets_running_jobs_finish(url: str, number: signal.Sign
         assert out(process) == "handlers restored: True"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 def test_the_second_signal_hands_jobs_back_uncharged(url: str, number: signal.Signals) -> None:
     with script(url, "hold") as process:
         begun(process, 1)

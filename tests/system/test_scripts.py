@@ -74,8 +74,15 @@ async def main() -> None:
 """
 
 
-@pytest.mark.parametrize("guarded", [False, True])
-@pytest.mark.parametrize(("attempts", "crashes"), [(3, 2), (1, 1)])
+@pytest.mark.parametrize(
+    ("attempts", "crashes", "guarded"),
+    [
+        (1, 1, False),
+        (3, 2, True),
+        pytest.param(3, 2, False, marks=pytest.mark.full),
+        pytest.param(1, 1, True, marks=pytest.mark.full),
+    ],
+)
 def test_a_suspect_job_runs_in_the_worker_where_the_script_lets_no_child_start(
     tmp_path: Path, attempts: int, crashes: int, guarded: bool
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from poolhand import App
 from poolhand.agents.session import SessionRecord, read
 from poolhand.rules.audit import STREAM
 from poolhand.rules.streams import session_of
+from tests import warm
 from tests.extent import times
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -45,15 +44,10 @@ async def found(url: str) -> tuple[SessionRecord, list[str], list[str]]:
 
 
 def test_many_turns_from_four_processes_lose_nothing_and_keep_their_order(url: str) -> None:
-    command = [sys.executable, "-m", "tests.system.session_crowd", url]
-    crowd = [
-        subprocess.Popen([*command, str(number), str(EACH)], stdin=subprocess.PIPE)
-        for number in range(PROCESSES)
-    ]
+    command = ["-m", "tests.system.session_crowd", url]
+    crowd = [warm.start([*command, str(number), str(EACH)]) for number in range(PROCESSES)]
     try:
-        # Closing their standard input releases them; each waits for its own turns first.
-        assert [process.communicate(timeout=150) for process in crowd]
-        assert [process.returncode for process in crowd] == [0] * PROCESSES
+        assert [process.wait(150) for process in crowd] == [0] * PROCESSES
     finally:
         for process in crowd:
             process.kill()

@@ -103,9 +103,9 @@ class World:
 
 
 @pytest.fixture
-def world(schema: str, tmp_path: Path) -> Iterator[World]:
+def world(store_schema: str, tmp_path: Path) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(schema, tmp_path, stack)
+        yield World(store_schema, tmp_path, stack)
 
 
 def most_at_once(story: list[tuple[str, str, int, int]]) -> int:

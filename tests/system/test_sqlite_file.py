@@ -19,12 +19,15 @@ import pytest
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.file import StoreFile
+from tests import warm
+from tests.extent import times
 from tests.preload import preload
 from tests.private_servers.programs import ServerMissing
 from tests.servers import do_without
 
 HERE = Path(__file__).parent
-WRITER = (sys.executable, str(HERE / "sqlite_writer.py"))
+WRITER = (str(HERE / "sqlite_writer.py"),)
+COUNTS = times(300, 1000)
 LIMIT = 50  # seconds after which a wait gives up
 
 pytestmark = pytest.mark.slow
@@ -45,13 +48,8 @@ def write(
     what: str, path: Path, argument: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a writer to its end."""
-    return subprocess.run(
-        [*WRITER, what, str(path), argument],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
+    environment = {**os.environ, **environment}
+    return warm.run([*WRITER, what, str(path), argument], env=environment, timeout=LIMIT)
 
 
 def lines(run: subprocess.CompletedProcess[str]) -> list[str]:
@@ -64,7 +62,7 @@ async def writer(
     what: str, path: Path, argument: str = ""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *WRITER, what, str(path), argument, stdout=subprocess.PIPE
+        sys.executable, *WRITER, what, str(path), argument, stdout=subprocess.PIPE
     )
     try:
         yield process
@@ -183,10 +181,10 @@ async def test_processes_that_write_at_once_lose_no_update(tmp_path: Path) -> No
         return a, b
 
     async with (
-        writer("count", path, "1000") as one,
-        writer("count", path, "1000") as two,
-        writer("count", path, "1000") as three,
-        writer("count", path, "100000") as killed,
+        writer("count", path, str(COUNTS)) as one,
+        writer("count", path, str(COUNTS)) as two,
+        writer("count", path, str(COUNTS)) as three,
+        writer("count", path, str(100 * COUNTS)) as killed,
     ):
         await said(killed, "open")
         for _ in range(200):
@@ -205,12 +203,12 @@ async def test_processes_that_write_at_once_lose_no_update(tmp_path: Path) -> No
             hearing.cancel()
             told.clear()
         *whole, rest = await counting
-        assert whole == [1000] * 3
+        assert whole == [COUNTS] * 3
         assert [await process.wait() for process in (one, two, three)] == [0] * 3
     a, b = file.read(tallies)
     assert a == b
     # One commit may have been made that it had no time to report.
-    assert 3200 + rest <= a <= 3201 + rest
+    assert 3 * COUNTS + 200 + rest <= a <= 3 * COUNTS + 201 + rest
     assert reads > 10, "hints came from other processes"
     await file.close()
     assert notes_in(path) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from poolhand.rules.queue.backpressure import bounded
 from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.store import SqliteStore
+from tests import warm
 from tests.contract.support import order, spec
 from tests.system.sqlite_crew import take_part
 from tests.unit.stores.tables import faults
@@ -29,6 +29,15 @@ HANDS = 3
 LIMIT = 50  # seconds after which a wait gives up
 
 pytestmark = pytest.mark.slow
+
+
+def ended(hands: Sequence[warm.Program]) -> list[int]:
+    """Wait for the end of all; return their exit codes."""
+    try:
+        return [hand.wait(LIMIT) for hand in hands]
+    finally:
+        for hand in hands:
+            hand.kill()
 
 
 class Crew:
@@ -54,20 +63,11 @@ class Crew:
     def work(self, shares: Sequence[Sequence[Job]], waiting: int = 0) -> list[list[str]]:
         """Let all submit their shares and work until everything is over; return their reports."""
         total = sum(map(len, shares)) + waiting
-        context = multiprocessing.get_context("spawn")
         hands = [
-            context.Process(
-                target=take_part, args=(self.path, self.story, f"hand-{n}", share, total)
-            )
+            warm.start_call(take_part, self.path, self.story, f"hand-{n}", share, total)
             for n, share in enumerate(shares)
         ]
-        for hand in hands:
-            hand.start()
-        for hand in hands:
-            hand.join(LIMIT)
-            if hand.exitcode is None:
-                hand.kill()
-        assert [hand.exitcode for hand in hands] == [0] * len(hands)
+        assert ended(hands) == [0] * len(hands)
         assert list(faults(self.path)) == []
         return [line.split(" ") for line in self.story.read_text().splitlines()]
 

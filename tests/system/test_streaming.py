@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from tests import warm
 from tests.extent import times
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -38,14 +37,14 @@ class Play:
         self.file = folder / "read"
         self.file.touch()
 
-    def start(self, role: str, what: str) -> subprocess.Popen[bytes]:
+    def start(self, role: str, what: str) -> warm.Program:
         arguments = [role, self._url, str(self.file), what]
-        process = subprocess.Popen([sys.executable, "-m", "tests.system.streaming", *arguments])
+        process = warm.start(["-m", "tests.system.streaming", *arguments])
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         return process
 
-    def until_read(self, count: int, reader: subprocess.Popen[bytes]) -> None:
+    def until_read(self, count: int, reader: warm.Program) -> None:
         """Wait until so many events were read."""
         beat = Event()
         while os.stat(self.file).st_size // LINE < count:

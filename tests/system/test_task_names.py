@@ -110,7 +110,13 @@ def test_a_module_of_a_package_names_its_tasks_alike_however_it_is_started(
         assert found == "proj.agents.apart proj.agents.plain\n"
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["space.agents:app", "agents:app"])
+@pytest.mark.parametrize(
+    "inside",
+    [
+        pytest.param(True, id="agents:app"),
+        pytest.param(False, id="space.agents:app", marks=pytest.mark.full),
+    ],
+)
 def test_jobs_of_a_folder_that_is_no_package_run_however_their_worker_is_started(
     tmp_path: Path, url: str, inside: bool
 ) -> None:

@@ -40,7 +40,14 @@ def shifted(request: pytest.FixtureRequest) -> list[str]:
     return in_namespace(request.param)
 
 
-@pytest.mark.parametrize(("kind", "shift"), [("sqlite", 100_000), ("sqlite", -60), ("pg", 100_000)])
+@pytest.mark.parametrize(
+    ("kind", "shift"),
+    [
+        ("sqlite", 100_000),
+        pytest.param("sqlite", -60, marks=pytest.mark.full),
+        ("pg", 100_000),
+    ],
+)
 async def test_a_worker_with_shifted_clocks_takes_nobodys_jobs_and_starts_none_early(
     request: pytest.FixtureRequest, kind: str, shift: int, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -250,6 +251,9 @@ def run() -> None:
         if output_is_lost() and not end.code:
             sys.exit(WRONG)
         raise
+    finally:
+        # The process ends: its last collections need not look through what was imported.
+        gc.freeze()
 
 
 def _check_folder() -> None:

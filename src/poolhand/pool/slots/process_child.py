@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -162,6 +163,8 @@ def serve(orders: Connection, requests: Connection, before: bytes | None) -> Non
     Thread(target=_handle_requests, args=handling, name="poolhand-requests", daemon=True).start()
     # Import last: the user's script may block for ever.
     _import_script()
+    # What was imported stays until the end: no collection needs to look through it.
+    gc.freeze()
     try:
         orders.send_bytes(READY if before is None else _prepared(before))
         while _serve_next(orders, channel):
