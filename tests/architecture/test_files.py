@@ -66,7 +66,7 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
         "see ." + "./notes/design.md",
     ],
 )
-def test_a_foreign_name_is_found(tmp_path: Path, text: str) -> None:
+def test_a_machine_or_registry_name_is_found(tmp_path: Path, text: str) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"first\n{text}\n")
     (fault,) = foreign_faults([path])

@@ -215,7 +215,7 @@ def test_the_table_is_read_up_to_the_next_heading() -> None:
 
 
 @pytest.mark.parametrize("text", ["# A project\n", f"{HEADING}\n\nlater\n"])
-def test_a_missing_table_is_a_fault(text: str) -> None:
+def test_a_missing_table_is_an_error(text: str) -> None:
     with pytest.raises(AssertionError, match="Who may import whom"):
         read_table(text)
 
@@ -261,7 +261,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, text: str) -> None:
     assert fault.endswith("`rules` may import only `errors`, `rules`")
 
 
-def test_the_longest_row_speaks_for_a_module(tmp_path: Path) -> None:
+def test_the_longest_matching_row_applies_to_a_module(tmp_path: Path) -> None:
     modules = plant(
         tmp_path,
         observe__in__events="from .logs import Logs\n",

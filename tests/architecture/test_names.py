@@ -47,7 +47,7 @@ def note_faults(root: Path) -> Iterator[str]:
                 yield f"{path}:{number}: {line.strip()}"
 
 
-def test_names_say_what_is_inside() -> None:
+def test_module_and_class_names_are_not_generic() -> None:
     expect_none(name_faults(read_package(PACKAGE)))
 
 
@@ -62,12 +62,12 @@ def test_a_class_name_that_is_used_twice_is_found(tmp_path: Path) -> None:
     assert fault == f"{tmp_path}/store.py:2: `Pool` is a class of {tmp_path}/pool.py:1 as well"
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_todo_notes_are_left_in_the_code() -> None:
     expect_none(note_faults(PACKAGE))
 
 
 @pytest.mark.parametrize("name", ["utils.py", "pool/base.py", "common/ids.py", "pool/manager.py"])
-def test_an_empty_module_name_is_found(tmp_path: Path, name: str) -> None:
+def test_a_generic_module_name_is_found(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.touch()
@@ -76,14 +76,14 @@ def test_an_empty_module_name_is_found(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("ending", EMPTY_CLASS_ENDINGS)
-def test_an_empty_class_name_is_found(tmp_path: Path, ending: str) -> None:
+def test_a_generic_class_name_is_found(tmp_path: Path, ending: str) -> None:
     (tmp_path / "pool.py").write_text(f"class Pool: ...\n\n\nclass Pool{ending}: ...\n")
     (fault,) = name_faults(read_package(tmp_path))
     assert f"pool.py:4: `Pool{ending}`" in fault
 
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
-def test_a_note_for_later_is_found(tmp_path: Path, word: str) -> None:
+def test_a_todo_note_is_found(tmp_path: Path, word: str) -> None:
     (tmp_path / "schema.sql").write_text(f"-- first\n-- {word}: index\n-- MASTODON{word}\n")
     (fault,) = note_faults(tmp_path)
     assert "schema.sql:2:" in fault

@@ -57,15 +57,15 @@ def parameters(arguments: ast.arguments) -> int:
     return len(named) + (arguments.vararg is not None) + (arguments.kwarg is not None)
 
 
-def test_everything_keeps_to_its_size() -> None:
+def test_modules_functions_and_constructors_stay_within_their_size_limits() -> None:
     expect_none(size_faults(read_package(PACKAGE)))
 
 
-def test_every_folder_keeps_to_its_size() -> None:
+def test_every_folder_stays_within_its_module_limit() -> None:
     expect_none(folder_faults(read_package(PACKAGE)))
 
 
-def test_a_full_folder_is_found(tmp_path: Path) -> None:
+def test_a_folder_with_too_many_modules_is_found(tmp_path: Path) -> None:
     for number in range(FOLDER_MODULES):
         (tmp_path / f"module_{number}.py").touch()
     (tmp_path / "__init__.py").touch()
@@ -99,7 +99,7 @@ def test_a_long_function_is_found(tmp_path: Path, keyword: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["h", "*h", "*, h", "**h", "h, /"])
-def test_a_wide_constructor_is_found(tmp_path: Path, last: str) -> None:
+def test_a_constructor_with_too_many_parameters_is_found(tmp_path: Path, last: str) -> None:
     text = "class A:\n    def __init__(self, a, b, c, d, e, f, g, {}): ...\n"
     assert not list(size_faults(plant(tmp_path / "fits", "pool.py", text.format(last))))
     wide = text.replace("self, a", "self, z, a").format(last)

@@ -81,7 +81,7 @@ def test_public_modules_cost_no_more_than_the_package(module: str, tmp_path: Pat
     assert effects_of_importing(module, tmp_path) == (1, [], [])
 
 
-def test_nothing_happens_at_import(tmp_path: Path) -> None:
+def test_importing_the_package_has_no_side_effects(tmp_path: Path) -> None:
     assert effects_of_importing("poolhand", tmp_path) == (1, [], [])
 
 
@@ -97,7 +97,7 @@ def test_nothing_happens_at_import(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_an_import_does_is_found(
+def test_a_side_effect_at_import_is_found(
     tmp_path: Path, text: str, effects: tuple[int, list[str], list[str]]
 ) -> None:
     (tmp_path / "planted.py").write_text(text)

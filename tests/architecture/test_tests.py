@@ -160,7 +160,7 @@ def test_a_sleep_is_found(tmp_path: Path, text: str) -> None:
         "class Clock:\n    def sleep(self, n): ...\nClock().sleep(1)",
     ],
 )
-def test_a_job_may_take_a_while(tmp_path: Path, text: str) -> None:
+def test_a_sleep_inside_a_job_is_allowed(tmp_path: Path, text: str) -> None:
     assert list(sleep_faults(plant(tmp_path, text))) == []
 
 

@@ -93,7 +93,7 @@ LOADS: dict[str, dict[str, list[str]]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_quick_run_says_how_late_the_loop_is_under_every_load_and_judges_ours(
+def test_a_quick_run_reports_loop_lag_under_every_load_and_rates_ours(
     tmp_path: Path,
 ) -> None:
     table = quick_run("lag.py", tmp_path / "lag.md")
@@ -110,7 +110,7 @@ def test_a_quick_run_says_how_late_the_loop_is_under_every_load_and_judges_ours(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_quick_run_says_what_a_process_job_costs_and_what_a_killed_child_does(
+def test_a_quick_run_reports_the_cost_of_a_process_job_and_of_a_killed_child(
     tmp_path: Path,
 ) -> None:
     table = quick_run("processes.py", tmp_path / "processes.md")
@@ -139,7 +139,7 @@ def test_a_quick_run_says_what_a_process_job_costs_and_what_a_killed_child_does(
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_quick_run_tells_how_late_a_loop_is_whose_jobs_stream(tmp_path: Path) -> None:
+def test_a_quick_run_reports_loop_lag_while_jobs_stream(tmp_path: Path) -> None:
     table = quick_run("stream.py", tmp_path / "stream.md")
     for store in ("SQLite", "PostgreSQL"):
         for who in ("nobody reads", "each job has a reader"):
@@ -154,7 +154,7 @@ def test_a_quick_run_tells_how_late_a_loop_is_whose_jobs_stream(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_quick_run_tells_what_a_farm_costs(tmp_path: Path) -> None:
+def test_a_quick_run_reports_the_cost_of_a_farm(tmp_path: Path) -> None:
     table = quick_run("farm.py", tmp_path / "farm.md")
     for store in ("SQLite", "PostgreSQL"):
         assert amount(table[store, "idle worker"][0], "MB") > 10

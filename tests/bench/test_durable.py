@@ -184,7 +184,7 @@ def quick_run(store: str, folder: Path, *programs: Path) -> dict[str, Table]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_quick_run_says_what_stored_jobs_cost_what_grows_and_how_soon_they_start(
+def test_a_quick_run_reports_cost_growth_and_start_latency_of_stored_jobs(
     tmp_path: Path,
 ) -> None:
     cost, finished, queued, starts, crowd, idle = quick_run("sqlite", tmp_path).values()
@@ -196,7 +196,7 @@ def test_a_quick_run_says_what_stored_jobs_cost_what_grows_and_how_soon_they_sta
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_quick_run_says_the_same_of_jobs_on_a_server_beside_other_queues(
+def test_a_quick_run_compares_jobs_on_a_server_with_other_queues(
     tmp_path: Path, postgres_binaries: Path
 ) -> None:
     found = quick_run("postgres", tmp_path, postgres_binaries)

@@ -17,7 +17,7 @@ from tests.contract.support import START, Hand, entries, ids, order, refused, sp
 VERY_MANY = 600  # so many that a store may write them in another way
 
 
-async def test_a_job_that_is_taken_is_kept_as_it_was_ordered(hand: Hand) -> None:
+async def test_an_accepted_job_is_stored_as_it_was_requested(hand: Hand) -> None:
     added = await hand.submit(
         "a", key="k", priority=3, session="s", tenant="t", user="u", idempotency_key="i"
     )
@@ -30,7 +30,7 @@ async def test_a_job_that_is_taken_is_kept_as_it_was_ordered(hand: Hand) -> None
     assert await hand.call_record("a") == b"brief of a"
 
 
-async def test_the_store_gives_a_job_its_pool_id_and_its_moments(hand: Hand) -> None:
+async def test_the_store_sets_the_pool_id_and_timestamps_of_a_job(hand: Hand) -> None:
     hand.clock.wait(60)
     added = await hand.submit("a", delay=5.0, expires=9.0)
     assert not isinstance(added, Refusal)
@@ -41,14 +41,14 @@ async def test_the_store_gives_a_job_its_pool_id_and_its_moments(hand: Hand) -> 
     assert added.job.expires_at == at + timedelta(seconds=9)
 
 
-async def test_what_was_never_there_is_not_found(hand: Hand) -> None:
+async def test_an_unknown_job_id_is_not_found(hand: Hand) -> None:
     await hand.take_in("a")
     got = await hand.store.get(["none", "a", "none"])
     assert [one and one.job.id for one in got] == [None, "a", None]
     assert await hand.call_record("none") is None
 
 
-async def test_a_pool_that_nobody_declared_takes_everything_and_has_no_cap(hand: Hand) -> None:
+async def test_an_undeclared_pool_accepts_every_job_and_has_no_cap(hand: Hand) -> None:
     await hand.take_in(*[f"job-{n:02}" for n in range(50)], pool="new")
     assert (await hand.pool("new")).spec == undeclared("new")
     assert (await hand.pool("new")).slots is None
@@ -67,7 +67,7 @@ async def test_a_batch_is_taken_whole_in_its_order(hand: Hand) -> None:
     assert await hand.serve() == ["b"]
 
 
-async def test_very_many_are_taken_whole_in_their_order(hand: Hand) -> None:
+async def test_a_very_large_batch_is_accepted_whole_and_in_order(hand: Hand) -> None:
     await hand.take_in("first")
     names = [f'{number:03} \\ "é"' for number in range(VERY_MANY)]
     terms = [{"key": f"key {number // 100}"} for number in range(VERY_MANY)]
@@ -84,7 +84,7 @@ async def test_very_many_are_taken_whole_in_their_order(hand: Hand) -> None:
     assert records == [f"brief of {name}".encode() for name in names]
 
 
-async def test_very_many_with_one_that_is_known_leave_nothing(hand: Hand) -> None:
+async def test_a_very_large_batch_with_one_known_id_adds_nothing(hand: Hand) -> None:
     await hand.take_in("known")
     names = [f"{number:03}" for number in range(VERY_MANY)]
     with pytest.raises(Conflict, match="ids must be unique"):
@@ -114,7 +114,7 @@ async def test_a_batch_that_does_not_fit_leaves_nothing(hand: Hand, policy: Poli
     assert entries(await hand.add(order("e", idempotency_key="k"), owner=None)) == ["accepted"]
 
 
-async def test_a_refused_batch_pushes_nobody_out_of_another_pool(hand: Hand) -> None:
+async def test_a_refused_batch_evicts_no_job_of_another_pool(hand: Hand) -> None:
     await hand.store.declare(spec("ring", backpressure=ring_buffer(2), slots=1))
     await hand.store.declare(spec("small", backpressure=fail_fast(), slots=1))
     await hand.start("ring-running", "ring")
@@ -126,7 +126,7 @@ async def test_a_refused_batch_pushes_nobody_out_of_another_pool(hand: Hand) -> 
     assert await hand.statuses("first", "second") == "rejected queued"
 
 
-async def test_batches_of_one_call_stand_by_themselves(hand: Hand) -> None:
+async def test_batches_of_one_call_are_accepted_or_refused_independently(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=1))
     await hand.start("running")
     big = JobBatch((order("a"), order("b"), order("c")))
@@ -141,7 +141,7 @@ async def test_batches_of_one_call_stand_by_themselves(hand: Hand) -> None:
     ]
 
 
-async def test_the_first_order_that_is_refused_says_why(hand: Hand) -> None:
+async def test_the_first_refused_job_request_gives_the_reason(hand: Hand) -> None:
     await hand.store.declare(spec("one", backpressure=fail_fast(), slots=1))
     await hand.store.declare(spec("two", backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
     one = [order("a", "one"), order("b", "one")]
@@ -152,7 +152,7 @@ async def test_the_first_order_that_is_refused_says_why(hand: Hand) -> None:
     assert refused(await hand.add(revival, *one)).reason == "not_dead"
 
 
-async def test_orders_of_a_batch_count_for_the_bound_that_the_next_meet(hand: Hand) -> None:
+async def test_earlier_job_requests_of_a_batch_count_towards_the_queue_bound(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=3))
     await hand.take_in("s1", "s2", delay=9.0)
     # The queue is full, but one job can start at once; then it counts before the next one.
@@ -181,7 +181,7 @@ async def test_a_batch_with_one_key_twice_is_one_job(hand: Hand) -> None:
     ],
     ids=["alone", "last", "twice", "in two batches", "once with a key", "in another pool"],
 )
-async def test_an_id_that_is_known_is_refused_and_leaves_nothing(
+async def test_a_known_id_is_refused_and_adds_nothing(
     hand: Hand, batches: list[list[JobRequest]]
 ) -> None:
     await hand.take_in("a")
@@ -195,7 +195,7 @@ async def test_an_id_that_is_known_is_refused_and_leaves_nothing(
     assert await hand.serve() == ["a", "b"]
 
 
-async def test_an_id_that_is_known_may_come_again_with_the_key_that_stands_for_it(
+async def test_a_known_id_with_its_own_idempotency_key_joins_the_existing_job(
     hand: Hand,
 ) -> None:
     await hand.take_in("a", idempotency_key="k")
@@ -216,7 +216,7 @@ async def test_a_value_out_of_all_bounds_is_refused_and_leaves_nothing(hand: Han
     assert await hand.serve() == ["a", "b"]
 
 
-async def test_a_bounded_pool_holds_what_runs_and_its_depth(hand: Hand) -> None:
+async def test_a_bounded_pool_holds_its_running_jobs_plus_its_depth(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=2))
     for name in "abcd":
         await hand.take_in(name)
@@ -226,7 +226,7 @@ async def test_a_bounded_pool_holds_what_runs_and_its_depth(hand: Hand) -> None:
     assert await hand.store.get(["e"]) == [None]
 
 
-async def test_jobs_that_wait_for_their_time_or_session_take_places(hand: Hand) -> None:
+async def test_scheduled_and_session_blocked_jobs_count_towards_the_queue_bound(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(3, OnFull.FAIL_SUBMITTER), slots=1))
     await hand.start("a", session="s")
     await hand.take_in("b", session="s")
@@ -247,7 +247,7 @@ async def test_fail_fast_takes_as_many_as_there_are_slots(hand: Hand) -> None:
     await hand.take_in("e", "f")
 
 
-async def test_drop_newest_keeps_a_record_of_whom_it_turned_away(hand: Hand) -> None:
+async def test_drop_newest_stores_a_record_of_the_rejected_job(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
     await hand.start("a")
     await hand.take_in("b")
@@ -268,7 +268,7 @@ async def test_drop_newest_keeps_a_record_of_whom_it_turned_away(hand: Hand) -> 
     ],
     ids=["drop_oldest", "ring_buffer"],
 )
-async def test_the_oldest_that_waits_makes_way(
+async def test_the_oldest_waiting_job_is_evicted(
     hand: Hand, policy: Policy, reason: str, name: str
 ) -> None:
     await hand.store.declare(spec(queue=lifo(), backpressure=policy, slots=1))
@@ -281,7 +281,7 @@ async def test_the_oldest_that_waits_makes_way(
     assert await hand.status("running") == "running"
 
 
-async def test_the_oldest_is_found_wherever_it_waits(hand: Hand) -> None:
+async def test_the_oldest_job_is_evicted_whether_scheduled_or_blocked(hand: Hand) -> None:
     await hand.store.declare(
         spec(backpressure=ring_buffer(3), slots=1, max_per_key=1, queue=lifo())
     )
@@ -300,7 +300,7 @@ async def test_the_oldest_is_found_wherever_it_waits(hand: Hand) -> None:
     assert (await hand.pool()).queued == 3
 
 
-async def test_under_a_fair_strategy_the_most_crowded_key_pays(hand: Hand) -> None:
+async def test_a_fair_strategy_evicts_from_the_key_with_the_most_jobs(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin(), backpressure=ring_buffer(4), slots=1))
     await hand.start("running")
     await hand.take_in("quiet", key="Q")
@@ -309,7 +309,7 @@ async def test_under_a_fair_strategy_the_most_crowded_key_pays(hand: Hand) -> No
     assert await hand.statuses("quiet", "b1", "b2", "b3") == "queued rejected rejected queued"
 
 
-async def test_a_rejection_frees_the_session_of_the_victim(hand: Hand) -> None:
+async def test_an_eviction_releases_the_session_of_the_evicted_job(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=ring_buffer(2), slots=1))
     await hand.start("running")
     await hand.take_in("a", "b", session="s")
@@ -318,7 +318,7 @@ async def test_a_rejection_frees_the_session_of_the_victim(hand: Hand) -> None:
     assert await hand.statuses("a", "b", "c") == "rejected queued queued"
 
 
-async def test_retries_come_back_though_the_queue_is_full(hand: Hand) -> None:
+async def test_retries_are_queued_even_when_the_queue_is_full(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
     claim = await hand.start("a")
     await hand.take_in("b")

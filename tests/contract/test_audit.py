@@ -19,7 +19,7 @@ async def records(hand: Hand, kind: str) -> list[dict[str, object]]:
     return [msgspec.json.decode(line.body) for line in lines]
 
 
-async def test_a_job_is_told_from_its_submit_to_its_outcome(hand: Hand) -> None:
+async def test_a_job_is_audited_from_submit_to_outcome(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.retry(claim)
     (claim,) = await hand.claim(1)
@@ -28,7 +28,7 @@ async def test_a_job_is_told_from_its_submit_to_its_outcome(hand: Hand) -> None:
     assert await hand.audited() == told
 
 
-async def test_a_submit_says_what_came_in(hand: Hand) -> None:
+async def test_a_submit_record_contains_the_submitted_fields(hand: Hand) -> None:
     hand.clock.wait(1)
     await hand.take_in("a", key="k", priority=3, idempotency_key="i", submitted_by="job-1")
     (record,) = await records(hand, "submit")
@@ -45,7 +45,7 @@ async def test_a_submit_says_what_came_in(hand: Hand) -> None:
     }
 
 
-async def test_a_dequeue_says_who_went_where_after_which_wait(hand: Hand) -> None:
+async def test_a_dequeue_record_contains_job_slot_and_queue_time(hand: Hand) -> None:
     await hand.take_in("a", "b")
     hand.clock.wait(2.5)
     await hand.claim(2)
@@ -55,7 +55,7 @@ async def test_a_dequeue_says_who_went_where_after_which_wait(hand: Hand) -> Non
     assert (told[0]["queued_for_ms"], told[0]["attempt"]) == (2500, 1)
 
 
-async def test_an_outcome_says_how_it_ended(hand: Hand) -> None:
+async def test_an_outcome_record_contains_status_attempt_and_error(hand: Hand) -> None:
     claim = await hand.start("a")
     change = hand.ended(claim, Status.FAILED)
     job = msgspec.structs.replace(change.job, error=Fault("OSError", "secret"))
@@ -64,7 +64,7 @@ async def test_an_outcome_says_how_it_ended(hand: Hand) -> None:
     assert (told["status"], told["attempt"], told["error"]) == ("failed", 1, "OSError")
 
 
-async def test_an_eviction_is_told_behind_the_submit_that_caused_it(hand: Hand) -> None:
+async def test_an_eviction_is_audited_after_the_submit_that_caused_it(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=ring_buffer(1), slots=1))
     await hand.start("running")
     await hand.take_in("a", "b")
@@ -75,7 +75,7 @@ async def test_an_eviction_is_told_behind_the_submit_that_caused_it(hand: Hand) 
     assert (told["queue_depth"], told["max_depth"]) == (1, 1)
 
 
-async def test_a_newcomer_that_is_turned_away_is_told_of(hand: Hand) -> None:
+async def test_a_job_rejected_by_drop_newest_is_audited(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
     await hand.start("running")
     await hand.take_in("a")
@@ -85,7 +85,7 @@ async def test_a_newcomer_that_is_turned_away_is_told_of(hand: Hand) -> None:
     assert (told["replacement_task_id"], told["queue_depth"]) == (None, 1)
 
 
-async def test_what_is_refused_or_joined_is_not_told_of(hand: Hand) -> None:
+async def test_refused_and_joined_submits_are_not_audited(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
     await hand.start("a", idempotency_key="k")
     await hand.take_in("b")
@@ -95,7 +95,7 @@ async def test_what_is_refused_or_joined_is_not_told_of(hand: Hand) -> None:
     assert await hand.audited() == before
 
 
-async def test_a_cancel_says_by_whom(hand: Hand) -> None:
+async def test_a_cancel_record_names_the_actor(hand: Hand) -> None:
     await hand.start("a")
     await hand.take_in("b")
     await hand.store.cancel(["a", "b"], "ops")
@@ -105,7 +105,7 @@ async def test_a_cancel_says_by_whom(hand: Hand) -> None:
     assert [one["by"] for one in told] == ["ops", "ops"]
 
 
-async def test_an_expiry_is_told(hand: Hand) -> None:
+async def test_an_expiry_is_audited(hand: Hand) -> None:
     await hand.take_in("a", expires=1.0)
     hand.clock.wait(1)
     await hand.store.promote()
@@ -113,7 +113,7 @@ async def test_an_expiry_is_told(hand: Hand) -> None:
     assert (told["status"], told["occurred_at"]) == ("expired", "2030-01-01T00:00:01Z")
 
 
-async def test_a_wished_job_that_would_wait_again_is_told_as_cancelled(hand: Hand) -> None:
+async def test_a_retry_of_a_cancel_requested_job_is_audited_as_cancelled(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.cancel(["a"], "me")
     await hand.retry(claim)
@@ -128,7 +128,7 @@ async def test_a_rerun_names_the_old_job_and_the_new_one(hand: Hand) -> None:
     assert (told["task_id"], told["detail"], told["by"]) == ("a", "b", "ops")
 
 
-async def test_what_operators_do_to_a_pool_is_told(hand: Hand) -> None:
+async def test_operator_actions_on_a_pool_are_audited(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.store.declare(spec(slots=2))
     await hand.store.set_pool("pool", "ops", slots=7)
@@ -142,13 +142,13 @@ async def test_what_operators_do_to_a_pool_is_told(hand: Hand) -> None:
     assert (told["pool"], told["pool_id"]) == ("pool", spec().id)
 
 
-async def test_a_pool_that_nobody_declared_is_not_told_of(hand: Hand) -> None:
+async def test_an_undeclared_pool_is_not_audited(hand: Hand) -> None:
     await hand.take_in("a")
     await hand.store.declare(spec())
     assert await hand.audited() == ["submit a"]
 
 
-async def test_the_parked_are_told_of_when_they_come_in(hand: Hand) -> None:
+async def test_a_blocked_submitter_is_audited_when_its_job_is_accepted(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.start("a")
     await hand.take_in("b")
@@ -193,7 +193,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-async def test_the_same_run_is_told_in_the_same_bytes_by_every_store(tmp_path: Path) -> None:
+async def test_every_store_writes_the_same_audit_bytes_for_the_same_run(tmp_path: Path) -> None:
     told = []
     for name in ("one", "two"):
         clock = Clock()
@@ -204,7 +204,7 @@ async def test_the_same_run_is_told_in_the_same_bytes_by_every_store(tmp_path: P
     assert {kind.removeprefix("pool_") for kind, _ in told[0]} == set(KINDS)
 
 
-async def test_a_triggered_schedule_is_told_with_the_submit_of_its_job(hand: Hand) -> None:
+async def test_a_triggered_schedule_is_audited_with_the_submit_of_its_job(hand: Hand) -> None:
     await hand.take_in("a", submitted_by="anna", triggers="nightly:@daily")
     lines = await hand.store.read(STREAM, hand.audited_before)
     # Some stores create a pool with its first job.
@@ -222,7 +222,7 @@ async def test_a_triggered_schedule_is_told_with_the_submit_of_its_job(hand: Han
     }
 
 
-async def test_a_trigger_that_does_not_come_in_is_not_told(hand: Hand) -> None:
+async def test_a_trigger_whose_job_is_refused_is_not_audited(hand: Hand) -> None:
     await hand.store.declare(spec("pool", slots=1, backpressure=bounded(1, OnFull.FAIL_SUBMITTER)))
     await hand.take_in("a")
     await hand.claim(1)

@@ -27,7 +27,7 @@ async def claim(
     return list((await hand.store.replace((), wanted)).claims)
 
 
-async def test_a_job_that_is_set_aside_is_claimed_by_its_cause_alone(hand: Hand) -> None:
+async def test_a_parked_job_is_claimed_only_by_its_cause(hand: Hand) -> None:
     await hand.take_in("a", "b")
     await set_aside(hand, await hand.claim(1))
     (stored,) = await hand.store.get(["a"])
@@ -43,7 +43,7 @@ async def test_a_job_that_is_set_aside_is_claimed_by_its_cause_alone(hand: Hand)
     assert await claim(hand, "task:a") == []
 
 
-async def test_time_does_not_bring_back_what_is_set_aside(hand: Hand) -> None:
+async def test_a_parked_job_is_not_queued_again_by_time(hand: Hand) -> None:
     await hand.take_in("a")
     await set_aside(hand, await hand.claim())
     hand.clock.wait(1_000_000)
@@ -52,7 +52,7 @@ async def test_time_does_not_bring_back_what_is_set_aside(hand: Hand) -> None:
     assert (await hand.pool()).scheduled == 1
 
 
-async def test_they_come_before_the_queue_in_the_order_they_came_as_many_as_there_are_slots(
+async def test_parked_jobs_are_claimed_before_the_queue_oldest_first_up_to_the_slots(
     hand: Hand,
 ) -> None:
     await hand.take_in("a", "b", "c", "d")
@@ -63,7 +63,7 @@ async def test_they_come_before_the_queue_in_the_order_they_came_as_many_as_ther
     assert ids(await claim(hand, "task:x", "task:y")) == ["c", "d"]
 
 
-async def test_they_keep_to_the_cap_the_pause_and_the_pools_that_are_wanted(hand: Hand) -> None:
+async def test_parked_jobs_obey_the_cap_the_pause_and_the_requested_pools(hand: Hand) -> None:
     await hand.store.declare(spec(slots=2))
     await hand.take_in("a", "b", "c")
     await set_aside(hand, await hand.claim(2))
@@ -77,7 +77,7 @@ async def test_they_keep_to_the_cap_the_pause_and_the_pools_that_are_wanted(hand
     assert ids(await claim(hand, "task:a")) == ["c"]
 
 
-async def test_the_permit_of_its_key_goes_to_another_and_is_needed_again(hand: Hand) -> None:
+async def test_a_parked_job_gives_its_key_permit_back_and_needs_one_to_run(hand: Hand) -> None:
     await hand.store.declare(spec(max_per_key=1))
     await hand.take_in("a", "b", key="k")
     await set_aside(hand, await hand.claim())
@@ -89,7 +89,9 @@ async def test_the_permit_of_its_key_goes_to_another_and_is_needed_again(hand: H
     assert ids(await claim(hand, "task:a")) == ["a"]
 
 
-async def test_a_key_without_a_permit_holds_up_no_other_key_of_the_same_cause(hand: Hand) -> None:
+async def test_a_parked_key_without_a_permit_does_not_block_other_keys_of_the_cause(
+    hand: Hand,
+) -> None:
     await hand.store.declare(spec(max_per_key=1))
     await hand.take_in("a1", "a2", "a3", "a4", key="noisy")
     await hand.take_in("b1", "b2", key="quiet")
@@ -103,7 +105,9 @@ async def test_a_key_without_a_permit_holds_up_no_other_key_of_the_same_cause(ha
     assert await claim(hand, "task:a", count=2) == []
 
 
-async def test_calls_of_any_version_are_claimed_but_those_that_were_refused(hand: Hand) -> None:
+async def test_a_wildcard_version_claims_parked_calls_except_the_refused_versions(
+    hand: Hand,
+) -> None:
     await hand.take_in("a", "b", "c")
     first, second, third = await hand.claim()
     await set_aside(hand, [first], "call:1111/a")
@@ -116,7 +120,7 @@ async def test_calls_of_any_version_are_claimed_but_those_that_were_refused(hand
     assert ids(await claim(hand, "call:*/b")) == ["c"]
 
 
-async def test_its_session_stays_held(hand: Hand) -> None:
+async def test_a_parked_job_keeps_its_session_held(hand: Hand) -> None:
     await hand.take_in("a", "b", session="s")
     await set_aside(hand, await hand.claim())
     assert await hand.status("b") == "blocked"
@@ -125,7 +129,7 @@ async def test_its_session_stays_held(hand: Hand) -> None:
     assert await hand.status("b") == "queued"
 
 
-async def test_the_turn_of_its_lane_is_given_back(hand: Hand) -> None:
+async def test_a_parked_job_gives_back_its_turn_in_the_fair_lane(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin("tenant_id")))
     await hand.take_in("a1", "a2", "a3", key="a")
     await hand.take_in("b1", "b2", key="b")
@@ -135,7 +139,7 @@ async def test_the_turn_of_its_lane_is_given_back(hand: Hand) -> None:
     assert ids(await hand.claim(3)) == ["a2", "b1", "a3"]
 
 
-async def test_it_can_be_cancelled_and_it_expires(hand: Hand) -> None:
+async def test_a_parked_job_can_be_cancelled_and_can_expire(hand: Hand) -> None:
     await hand.take_in("a")
     await hand.take_in("b", expires=10.0)
     await set_aside(hand, await hand.claim())
@@ -147,7 +151,7 @@ async def test_it_can_be_cancelled_and_it_expires(hand: Hand) -> None:
     assert (await hand.pool()).scheduled == 0
 
 
-async def test_it_counts_as_waiting_where_the_queue_is_bounded(hand: Hand) -> None:
+async def test_a_parked_job_counts_towards_the_queue_bound(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, "drop_newest"), slots=1))
     await hand.take_in("a")
     await set_aside(hand, await hand.claim())
@@ -171,7 +175,7 @@ async def test_causes_are_counted_by_pool(hand: Hand) -> None:
     }
 
 
-async def test_what_is_woken_is_promoted_oldest_first_and_runs_as_any_other(hand: Hand) -> None:
+async def test_woken_jobs_are_promoted_oldest_first_and_run_normally(hand: Hand) -> None:
     await hand.take_in("a", "b", "c")
     await set_aside(hand, await hand.claim())
     assert await hand.store.wake("task:a", "me", limit=2) == 2
@@ -185,7 +189,9 @@ async def test_what_is_woken_is_promoted_oldest_first_and_runs_as_any_other(hand
     assert await hand.store.wake("task:b", "me") == 0
 
 
-async def test_a_job_that_comes_back_too_late_expires_in_the_same_write(hand: Hand) -> None:
+async def test_a_parked_job_that_returns_after_its_expiry_expires_in_the_same_write(
+    hand: Hand,
+) -> None:
     await hand.store.declare(spec(slots=2))
     await hand.take_in("a", expires=10.0)
     await hand.take_in("b", "c")
@@ -197,7 +203,7 @@ async def test_a_job_that_comes_back_too_late_expires_in_the_same_write(hand: Ha
     assert await hand.status("a") == "expired"
 
 
-async def test_a_cause_is_met_in_any_package_where_that_is_offered(hand: Hand) -> None:
+async def test_a_wildcard_cause_matches_a_task_in_any_package(hand: Hand) -> None:
     await hand.take_in("a", "b", "c", "d")
     longer, shorter, keyed, other = await hand.claim()
     await set_aside(hand, [longer], "task:work.proj.agents.f")

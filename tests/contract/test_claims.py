@@ -47,7 +47,7 @@ async def test_tokens_grow_over_the_whole_store(hand: Hand, another: Another) ->
     assert tokens == sorted(set(tokens))
 
 
-async def test_no_job_goes_to_two_owners(hand: Hand, another: Another) -> None:
+async def test_no_job_is_claimed_by_two_owners(hand: Hand, another: Another) -> None:
     stores = [hand.store, await another(), await another()]
     names = [f"job-{n:02}" for n in range(60)]
     await hand.take_in(*names)
@@ -67,7 +67,7 @@ async def test_no_job_goes_to_two_owners(hand: Hand, another: Another) -> None:
     assert len({claim.token for claim in claimed}) == 60
 
 
-async def test_an_owner_nobody_knows_gets_nothing(hand: Hand) -> None:
+async def test_an_unknown_owner_claims_nothing(hand: Hand) -> None:
     await hand.take_in("a")
     assert await hand.claim(owner="nobody") == []
     assert (await hand.store.replace([], ClaimRequest("nobody", (0,)))).claims == ()
@@ -110,7 +110,7 @@ async def test_an_urgent_job_takes_the_permit_of_a_lesser_one_that_waits(hand: H
     assert await hand.serve() == ["high", "low"]
 
 
-async def test_a_permit_goes_to_the_best_of_those_that_wait_for_it(hand: Hand) -> None:
+async def test_a_key_permit_goes_to_the_first_waiting_job_by_strategy(hand: Hand) -> None:
     await hand.store.declare(spec(queue=lifo(), max_per_key=1))
     claim = await hand.start("a", key="A")
     await hand.take_in("b", "c", key="A")
@@ -118,7 +118,7 @@ async def test_a_permit_goes_to_the_best_of_those_that_wait_for_it(hand: Hand) -
     assert await hand.serve() == ["c", "b"]
 
 
-async def test_a_cancelled_job_hands_its_permit_on(hand: Hand) -> None:
+async def test_a_cancelled_job_passes_its_key_permit_on(hand: Hand) -> None:
     await hand.store.declare(spec(max_per_key=1))
     await hand.take_in("a", "b", key="A")
     await hand.store.cancel(["a"], "me")
@@ -148,7 +148,7 @@ async def test_a_turn_keeps_its_session_while_it_waits_for_a_retry(hand: Hand) -
     assert await hand.serve() == ["a", "b"]
 
 
-async def test_sessions_are_told_apart_by_tenant_and_by_pool(hand: Hand) -> None:
+async def test_sessions_are_distinct_per_tenant_and_pool(hand: Hand) -> None:
     await hand.take_in("a", session="s")
     await hand.take_in("b", session="s", tenant="acme")
     await hand.take_in("c", session="s", pool="other")
@@ -156,14 +156,14 @@ async def test_sessions_are_told_apart_by_tenant_and_by_pool(hand: Hand) -> None
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
-async def test_a_turn_that_is_over_hands_its_session_on(hand: Hand, status: Status) -> None:
+async def test_a_finished_turn_releases_its_session(hand: Hand, status: Status) -> None:
     claim = await hand.start("a", session="s")
     await hand.take_in("b", session="s")
     await hand.finish(claim, status=status)
     assert await hand.status("b") == "queued"
 
 
-async def test_a_turn_whose_time_has_not_come_does_not_hold_its_session(hand: Hand) -> None:
+async def test_a_scheduled_turn_does_not_hold_its_session(hand: Hand) -> None:
     await hand.take_in("later", session="s", delay=10.0)
     claim = await hand.start("now", session="s")
     hand.clock.wait(10)
@@ -190,7 +190,7 @@ async def test_a_claim_begins_behind_the_pool_that_was_served_last(hand: Hand) -
     assert got == ["a0", "b0", "c0", "a1", "b1", "c1"]
 
 
-async def test_only_the_pools_asked_for_are_served(hand: Hand) -> None:
+async def test_only_the_requested_pools_are_served(hand: Hand) -> None:
     for pool in "abc":
         await hand.take_in(*[f"{pool}{n}" for n in range(3)], pool=pool)
     assert ids(await hand.claim(3, ("c", "a", "none"))) == ["a0", "c0", "a1"]
@@ -217,7 +217,7 @@ async def test_a_late_result_is_refused(hand: Hand) -> None:
     assert await hand.change(hand.ended(new)) == (False,)
 
 
-async def test_a_token_is_good_for_its_own_job_alone(hand: Hand) -> None:
+async def test_a_token_is_valid_only_for_its_own_job(hand: Hand) -> None:
     one, two = await hand.start("a"), await hand.start("b")
     wrong = Change(hand.ended(one).job, two.token)
     assert await hand.change(wrong, hand.ended(two)) == (False, True)
@@ -236,7 +236,7 @@ async def test_a_refused_change_writes_nothing(hand: Hand) -> None:
     assert await hand.audited() == before
 
 
-async def test_each_change_stands_by_itself_and_the_claim_comes_after_them(hand: Hand) -> None:
+async def test_each_change_is_applied_independently_and_before_the_claim(hand: Hand) -> None:
     await hand.store.declare(spec(slots=2))
     one, two = await hand.start("a"), await hand.start("b")
     await hand.take_in("c", "d", "e")
@@ -254,7 +254,7 @@ async def test_an_empty_replace_only_claims(hand: Hand) -> None:
     assert (await hand.store.replace([])).claims == ()
 
 
-async def test_what_became_of_a_job_is_kept_as_it_was_given(hand: Hand) -> None:
+async def test_the_outcome_of_a_job_is_stored_as_given(hand: Hand) -> None:
     claim = await hand.start("a")
     job = replace(
         hand.ended(claim).job, result=b"\x00bytes", ran=2.5, marks=("soft_timeout",), crashes=1
@@ -266,7 +266,7 @@ async def test_what_became_of_a_job_is_kept_as_it_was_given(hand: Hand) -> None:
     assert await hand.call_record("a") == b"brief of a"
 
 
-async def test_a_job_that_comes_back_at_once_counts_its_attempts(hand: Hand) -> None:
+async def test_a_job_that_is_requeued_at_once_counts_its_attempts(hand: Hand) -> None:
     claim = await hand.start("a")
     hand.clock.wait(5)
     job = replace(claim.job, status=Status.QUEUED)
@@ -277,7 +277,7 @@ async def test_a_job_that_comes_back_at_once_counts_its_attempts(hand: Hand) -> 
     assert again.token > claim.token
 
 
-async def test_a_stuck_job_is_over_but_keeps_its_slot(hand: Hand) -> None:
+async def test_a_stuck_job_is_finished_but_keeps_its_slot(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1, max_per_key=1))
     claim = await hand.start("a", key="A", session="s")
     await hand.take_in("b", key="A", session="s")
@@ -293,7 +293,7 @@ async def test_a_stuck_job_is_over_but_keeps_its_slot(hand: Hand) -> None:
     assert ids(await hand.claim()) == ["b"]
 
 
-async def test_a_job_that_runs_again_beside_its_stuck_code_is_one_job(hand: Hand) -> None:
+async def test_a_job_rerun_beside_its_stuck_code_is_one_job(hand: Hand) -> None:
     await hand.store.declare(spec(slots=2))
     stuck = await hand.start("a")
     assert await hand.retry(stuck, stuck=True)

@@ -20,14 +20,14 @@ async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another
     assert await document(other, "b") == (b"", versions[1])
 
 
-async def test_what_is_read_can_be_sent_to_another_process(hand: Hand) -> None:
+async def test_a_document_can_be_pickled(hand: Hand) -> None:
     await hand.store.put([Put("a", b"one")])
     found = await hand.store.get_document("a")
     assert found is not None
     assert pickle.loads(pickle.dumps(found)) == found  # noqa: S301
 
 
-async def test_lines_are_written_with_documents_or_not_at_all(hand: Hand) -> None:
+async def test_log_lines_and_documents_are_written_together_or_not_at_all(hand: Hand) -> None:
     line = LogLine("stream", "kind", b"body")
     assert await hand.store.put([Put("a", b"1", 0)], None, [line]) is not None
     assert await hand.store.put([Put("a", b"2", 0)], None, [line]) is None
@@ -87,7 +87,7 @@ async def test_a_key_may_be_written_twice_at_once(hand: Hand) -> None:
     assert not await hand.store.put([Put("a", b"x"), Put("a", b"x", expect=one + 1)])
 
 
-async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
+async def test_one_of_many_concurrent_writers_writes(hand: Hand, another: Another) -> None:
     stores = [hand.store, await another()]
     won = [await stores[n % 2].put([Put("leader", b"%d" % n, expect=0)]) for n in range(6)]
     assert won[0] is not None
@@ -95,7 +95,7 @@ async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
     assert await hand.document("leader") == (b"0", *won[0])
 
 
-async def test_a_document_that_was_deleted_can_be_written_anew(hand: Hand) -> None:
+async def test_a_deleted_document_can_be_written_again(hand: Hand) -> None:
     one = await first(hand, "a", b"one")
     await hand.store.put([Put("b", b"one")])
     assert not await hand.store.put([Put("a", None, one + 1)])
@@ -107,7 +107,7 @@ async def test_a_document_that_was_deleted_can_be_written_anew(hand: Hand) -> No
     assert await hand.document("a") == (b"again", one + 1)
 
 
-async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> None:
+async def test_a_document_is_gone_once_its_ttl_has_passed(hand: Hand) -> None:
     one = await first(hand, "b", b"long")
     await hand.store.put([Put("a", b"short", ttl=10.0)])
     hand.clock.wait(9)
@@ -120,7 +120,7 @@ async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> Non
     assert await hand.document("a") == (b"new", one + 1)
 
 
-async def test_how_long_a_document_is_kept_is_told_by_the_clock_of_the_store(hand: Hand) -> None:
+async def test_the_remaining_ttl_of_a_document_follows_the_store_clock(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"")])
     hand.clock.wait(4)
     short, long = await hand.store.get_document("a"), await hand.store.get_document("b")
@@ -146,7 +146,7 @@ async def test_a_key_may_be_deleted_and_written_at_once(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("end", ["deleted", "over", "swept"])
-async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end: str) -> None:
+async def test_no_version_of_a_key_is_used_twice(hand: Hand, another: Another, end: str) -> None:
     store, other = hand.store, await another()
     wrote = await store.put([Put("b", b"1"), Put("b", b"2"), Put("b", b"3")])
     assert wrote is not None
@@ -167,7 +167,7 @@ async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end
     assert await document(store, "b") == (b"3", wrote[2])
 
 
-async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
+async def test_every_write_resets_the_ttl(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"", ttl=10.0)])
     hand.clock.wait(9)
     await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"")])
@@ -178,7 +178,7 @@ async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
     assert await hand.scan() == ["b"]
 
 
-async def test_what_has_outlived_its_time_can_be_swept_and_written_again(hand: Hand) -> None:
+async def test_an_expired_document_can_be_pruned_and_written_again(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=1.0), Put("b", b"", ttl=5.0)])
     hand.clock.wait(2)
     await hand.store.prune(over(0.0))
@@ -198,14 +198,14 @@ async def test_a_scan_gives_keys_in_their_order_page_by_page(hand: Hand) -> None
     assert await scan("none") == []
 
 
-async def test_a_prefix_is_taken_as_it_stands(hand: Hand) -> None:
+async def test_a_scan_prefix_is_matched_literally(hand: Hand) -> None:
     await hand.store.put([Put(name, b"") for name in ["a%b", "a_b", "aXb", "a*b", "A%b"]])
     assert await hand.store.scan("a%") == ["a%b"]
     assert await hand.store.scan("a_") == ["a_b"]
     assert await hand.store.scan("a*") == ["a*b"]
 
 
-async def test_documents_are_written_with_a_change_or_not_at_all(hand: Hand) -> None:
+async def test_documents_and_a_change_are_written_together_or_not_at_all(hand: Hand) -> None:
     one, two = await hand.start("a"), await hand.start("b")
     old = await first(hand, "x", b"old")
     good = hand.ended(one, documents=(Put("x", b"new", expect=old), Put("y", b"")))
@@ -217,7 +217,7 @@ async def test_documents_are_written_with_a_change_or_not_at_all(hand: Hand) -> 
     assert await hand.change(hand.ended(two)) == (True,)
 
 
-async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None:
+async def test_documents_are_written_while_the_token_is_valid(hand: Hand) -> None:
     claim = await hand.start("a")
     wrote = await hand.store.put([Put("d", b"1")], claim.token)
     assert wrote is not None
@@ -227,7 +227,7 @@ async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None
     assert await hand.store.get_document("e") is None
 
 
-async def test_the_streams_of_a_session_go_with_its_document(hand: Hand) -> None:
+async def test_the_streams_of_a_session_are_pruned_with_its_document(hand: Hand) -> None:
     key, *others = streams_of_session("acme", "s/1")
     await hand.store.put([Put(key, b"", ttl=10.0), Put("other", b"", ttl=10.0)])
     await hand.store.append([LogLine(name, "kind", b"") for name in (key, *others, "other", "s")])

@@ -35,7 +35,7 @@ async def test_a_waiting_job_is_cancelled_at_once_wherever_it_waits(hand: Hand) 
     assert await hand.claim() == []
 
 
-async def test_a_running_job_is_wished_to_end(hand: Hand) -> None:
+async def test_cancelling_a_running_job_sets_cancel_requested(hand: Hand) -> None:
     claim = await hand.start("a")
     (stored,) = await hand.store.cancel(["a"], "me")
     assert stored == await hand.get("a")
@@ -46,7 +46,7 @@ async def test_a_running_job_is_wished_to_end(hand: Hand) -> None:
     assert await hand.status("a") == "cancelled"
 
 
-async def test_a_job_that_is_over_stays_as_it_is(hand: Hand) -> None:
+async def test_a_finished_job_is_not_cancelled(hand: Hand) -> None:
     await hand.finish(await hand.start("a"))
     before, records = await hand.get("a"), await hand.audited()
     assert await hand.store.cancel(["a", "none"], "me") == [before, None]
@@ -54,7 +54,7 @@ async def test_a_job_that_is_over_stays_as_it_is(hand: Hand) -> None:
     assert await hand.audited() == records
 
 
-async def test_a_job_whose_end_is_wished_does_not_wait_for_another_attempt(hand: Hand) -> None:
+async def test_a_cancel_requested_job_is_not_retried(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     await hand.take_in("b", session="s")
     await hand.store.cancel(["a"], "me")
@@ -64,14 +64,14 @@ async def test_a_job_whose_end_is_wished_does_not_wait_for_another_attempt(hand:
     assert ids(await hand.claim()) == ["b"]
 
 
-async def test_a_wished_job_may_still_complete(hand: Hand) -> None:
+async def test_a_cancel_requested_job_may_still_complete(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.cancel(["a"], "me")
     await hand.finish(claim)
     assert await hand.status("a") == "completed"
 
 
-async def test_a_cancelled_turn_hands_its_session_on(hand: Hand) -> None:
+async def test_a_cancelled_turn_releases_its_session(hand: Hand) -> None:
     await hand.take_in("a", "b", "c", session="s")
     await hand.store.cancel(["b", "a"], "me")
     assert ids(await hand.claim()) == ["c"]
@@ -89,21 +89,21 @@ async def test_a_failed_job_is_dead_until_it_is_run_again(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED])
-async def test_only_the_dead_are_revived(hand: Hand, status: Status) -> None:
+async def test_only_dead_jobs_are_rerun(hand: Hand, status: Status) -> None:
     await hand.finish(await hand.start("a"), status=status)
     assert refused(await hand.submit("b", revives="a")).reason == "not_dead"
     assert refused(await hand.submit("b", revives="none")).reason == "not_dead"
     assert await hand.store.get(["b"]) == [None]
 
 
-async def test_a_dead_job_is_revived_once(hand: Hand) -> None:
+async def test_a_dead_job_is_rerun_once(hand: Hand) -> None:
     await hand.finish(await hand.start("a"), status=Status.FAILED)
     refused(await hand.add(order("b", revives="a"), order("c", revives="a")))
     await hand.take_in("b", revives="a")
     assert refused(await hand.submit("c", revives="a")).reason == "not_dead"
 
 
-async def test_a_revival_that_is_refused_leaves_the_dead_as_they_are(hand: Hand) -> None:
+async def test_a_refused_rerun_leaves_the_job_dead(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
     await hand.finish(await hand.start("a"), status=Status.FAILED)
     await hand.start("running")
@@ -111,7 +111,7 @@ async def test_a_revival_that_is_refused_leaves_the_dead_as_they_are(hand: Hand)
     assert (await hand.get("a")).dead
 
 
-async def test_a_revival_that_is_dropped_leaves_the_dead_as_they_are(hand: Hand) -> None:
+async def test_a_dropped_rerun_leaves_the_job_dead(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
     await hand.finish(await hand.start("a"), status=Status.FAILED)
     await hand.start("running")
@@ -121,7 +121,7 @@ async def test_a_revival_that_is_dropped_leaves_the_dead_as_they_are(hand: Hand)
     assert await hand.audited("rerun") == []
 
 
-async def test_a_revival_does_not_wait_for_a_place(hand: Hand) -> None:
+async def test_a_rerun_into_a_full_pool_is_refused_and_blocks_no_submitter(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.finish(await hand.start("a"), status=Status.FAILED)
     await hand.start("running")
@@ -132,7 +132,7 @@ async def test_a_revival_does_not_wait_for_a_place(hand: Hand) -> None:
     assert (await hand.pool()).blocked_submitters == 0
 
 
-async def test_a_dead_job_gives_way_to_the_one_its_key_stands_for(hand: Hand) -> None:
+async def test_a_rerun_joins_the_newer_job_of_its_idempotency_key(hand: Hand) -> None:
     await hand.finish(await hand.start("a", idempotency_key="k"), status=Status.FAILED)
     await hand.take_in("b", idempotency_key="k", rerun_failed=True)
     revival = order("c", idempotency_key="k", revives="a", rerun_failed=True)
@@ -142,7 +142,7 @@ async def test_a_dead_job_gives_way_to_the_one_its_key_stands_for(hand: Hand) ->
     assert msgspec.json.decode(line.body)["detail"] == "b"
 
 
-async def test_a_dead_key_is_revived_with_its_key(hand: Hand) -> None:
+async def test_a_rerun_keeps_the_idempotency_key(hand: Hand) -> None:
     await hand.finish(await hand.start("a", idempotency_key="k"), status=Status.FAILED)
     revival = order("b", idempotency_key="k", revives="a", rerun_failed=True)
     assert entries(await hand.add(revival)) == ["accepted"]
@@ -151,7 +151,7 @@ async def test_a_dead_key_is_revived_with_its_key(hand: Hand) -> None:
     assert added.job.id == "b"
 
 
-async def test_the_last_fault_is_kept(hand: Hand) -> None:
+async def test_the_last_crash_is_stored_with_a_dead_job(hand: Hand) -> None:
     claim = await hand.start("a")
     job = lifecycle.crash(claim.job, None, False, hand.clock.date, proven=True)
     job = replace(job, status=Status.FAILED)
@@ -161,7 +161,7 @@ async def test_the_last_fault_is_kept(hand: Hand) -> None:
     assert stored.job.crashes == 1
 
 
-async def test_many_are_cancelled_at_once_whatever_they_wait_for(hand: Hand) -> None:
+async def test_many_jobs_are_cancelled_at_once_in_every_waiting_state(hand: Hand) -> None:
     await hand.store.declare(spec("one", slots=2, max_per_key=1))
     await hand.start("runs", pool="one", key="k")
     await hand.take_in("gated", "gated-too", pool="one", key="k")
@@ -177,7 +177,7 @@ async def test_many_are_cancelled_at_once_whatever_they_wait_for(hand: Hand) -> 
     assert await hand.statuses("gated-too", "next") == "blocked queued"
 
 
-async def test_keys_of_jobs_that_were_cancelled_together_stand_for_them(hand: Hand) -> None:
+async def test_keys_of_jobs_cancelled_together_still_return_them(hand: Hand) -> None:
     names = [f"job-{number}" for number in range(6)]
     for name in names:
         await hand.take_in(name, idempotency_key=name, tenant="t")
@@ -195,7 +195,7 @@ async def test_keys_of_jobs_that_were_cancelled_together_stand_for_them(hand: Ha
     assert rerun.entry == "accepted"
 
 
-async def test_of_keys_whose_jobs_are_over_only_so_many_are_kept(hand: Hand) -> None:
+async def test_a_limited_number_of_keys_of_cancelled_jobs_is_kept(hand: Hand) -> None:
     await hand.store.declare(spec("few", max_keys=2))
     names = [f"job-{number}" for number in range(5)]
     for name in names:
@@ -209,7 +209,7 @@ async def test_of_keys_whose_jobs_are_over_only_so_many_are_kept(hand: Hand) -> 
     assert came == ["joined", "joined", "accepted", "accepted", "accepted"]
 
 
-async def test_cancels_that_come_together_are_answered_each(hand: Hand, another: Another) -> None:
+async def test_concurrent_cancels_each_get_their_own_answer(hand: Hand, another: Another) -> None:
     names = [f"job-{number}" for number in range(60)]
     await hand.take_in(*names)
     other = await another()

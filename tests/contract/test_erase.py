@@ -17,7 +17,7 @@ async def erase(
     return await hand.store.erase(ids, streams, "anna", documents)
 
 
-async def test_a_job_that_is_over_goes_with_its_streams_and_its_key(hand: Hand) -> None:
+async def test_a_finished_job_is_erased_with_its_streams_and_its_key(hand: Hand) -> None:
     claim = await hand.start("a", idempotency_key="k", session="s")
     await hand.store.append([LogLine(stream, "kind", b"secret") for stream in streams_of("a")])
     await hand.finish(claim)
@@ -33,7 +33,7 @@ async def test_a_job_that_is_over_goes_with_its_streams_and_its_key(hand: Hand) 
     assert await erase(hand, "a") == []
 
 
-async def test_what_is_not_over_stays(hand: Hand) -> None:
+async def test_unfinished_jobs_are_not_erased(hand: Hand) -> None:
     claim = await hand.start("running")
     await hand.take_in("waiting", delay=5.0)
     stuck = await hand.start("stuck")
@@ -45,14 +45,14 @@ async def test_what_is_not_over_stays(hand: Hand) -> None:
     assert await hand.count() == {Status.SCHEDULED: 1}
 
 
-async def test_other_streams_go_too(hand: Hand) -> None:
+async def test_other_named_streams_are_erased_too(hand: Hand) -> None:
     await hand.store.append([LogLine("s", "kind", b""), LogLine("t", "kind", b"")])
     assert await erase(hand, streams=("s", "nobody", "x\ud800")) == []
     assert await hand.store.read("s") == []
     assert len(await hand.store.read("t")) == 1
 
 
-async def test_pruning_goes_on_beside_what_was_erased(hand: Hand) -> None:
+async def test_pruning_works_beside_erased_jobs(hand: Hand) -> None:
     for id in "abc":
         await hand.finish(await hand.start(id))
     assert await erase(hand, "b") == ["b"]
@@ -102,7 +102,7 @@ async def test_pruning_takes_runs_with_their_last_job(hand: Hand) -> None:
     assert written > (1,)
 
 
-async def test_documents_go_with_what_is_erased(hand: Hand) -> None:
+async def test_named_documents_are_erased_too(hand: Hand) -> None:
     before = await hand.store.scan("")
     await hand.store.put([Put("a", b""), Put("b", b""), Put(SESSION, b"", ttl=5.0)])
     hand.clock.wait(6.0)
@@ -118,7 +118,7 @@ async def name_of_erasure(hand: Hand, before: list[str]) -> str:
     return key
 
 
-async def test_what_was_seen_of_an_erased_session_is_not_written_again(hand: Hand) -> None:
+async def test_a_write_based_on_an_erased_session_is_refused(hand: Hand) -> None:
     claim = await hand.start("turn", session="s")
     written = await hand.store.put([Put(SESSION, b"1")])
     assert written is not None

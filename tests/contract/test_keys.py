@@ -22,7 +22,7 @@ async def joined(hand: Hand, id: str, **options: Any) -> str:
     return added.job.id
 
 
-async def test_a_key_stands_for_one_job_from_its_submit_on(hand: Hand) -> None:
+async def test_a_key_stands_for_one_job_from_its_submit(hand: Hand) -> None:
     claim = await hand.start("a", idempotency_key="k")
     assert await joined(hand, "b") == "a"
     await hand.finish(claim)
@@ -49,7 +49,7 @@ async def test_a_hundred_submits_of_one_key_make_one_job(hand: Hand, another: An
     assert await hand.serve() == ["0"]
 
 
-async def test_keys_are_told_apart_by_tenant_and_by_pool(hand: Hand) -> None:
+async def test_keys_are_distinct_per_tenant_and_pool(hand: Hand) -> None:
     await hand.take_in("a", idempotency_key="k")
     await hand.take_in("b", idempotency_key="k", tenant="acme")
     await hand.take_in("c", idempotency_key="k", tenant="other")
@@ -71,7 +71,7 @@ async def test_a_key_is_kept_for_its_time_after_the_outcome(hand: Hand) -> None:
     assert await joined(hand, "d") == "d"
 
 
-async def test_of_finished_jobs_only_so_many_keys_are_kept(hand: Hand) -> None:
+async def test_a_limited_number_of_keys_of_finished_jobs_is_kept(hand: Hand) -> None:
     await hand.store.declare(spec(max_keys=2))
     alive = await hand.start("alive", idempotency_key="k")
     for name in ("a", "b", "c"):
@@ -83,9 +83,7 @@ async def test_of_finished_jobs_only_so_many_keys_are_kept(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
-async def test_a_key_without_success_runs_again_where_that_is_wished(
-    hand: Hand, status: Status
-) -> None:
+async def test_a_failed_key_runs_again_with_rerun_failed(hand: Hand, status: Status) -> None:
     claim = await hand.start("a", idempotency_key="k")
     assert await joined(hand, "b", rerun_failed=True) == "a"
     await hand.finish(claim, status=status)
@@ -95,7 +93,7 @@ async def test_a_key_without_success_runs_again_where_that_is_wished(
     assert await joined(hand, "f") == "d"
 
 
-async def test_an_expired_job_runs_again_where_that_is_wished(hand: Hand) -> None:
+async def test_an_expired_job_runs_again_with_rerun_failed(hand: Hand) -> None:
     await hand.take_in("a", idempotency_key="k", expires=5.0)
     hand.clock.wait(5)
     await hand.store.promote()
@@ -109,7 +107,7 @@ async def test_a_completed_key_never_runs_again(hand: Hand) -> None:
     assert await joined(hand, "b", rerun_failed=True) == "a"
 
 
-async def test_a_rejection_gives_the_key_free(hand: Hand) -> None:
+async def test_a_rejection_frees_the_key(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
     claim = await hand.start("running")
     await hand.take_in("waiting")
@@ -119,7 +117,7 @@ async def test_a_rejection_gives_the_key_free(hand: Hand) -> None:
     await hand.take_in("b", idempotency_key="k")
 
 
-async def test_an_eviction_gives_the_key_free(hand: Hand) -> None:
+async def test_an_eviction_frees_the_key(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=ring_buffer(1), slots=1))
     await hand.start("running")
     await hand.take_in("a", idempotency_key="k")
@@ -129,7 +127,7 @@ async def test_an_eviction_gives_the_key_free(hand: Hand) -> None:
     assert await joined(hand, "d") == "c"
 
 
-async def test_a_refusal_gives_the_key_free(hand: Hand) -> None:
+async def test_a_refusal_frees_the_key(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
     claim = await hand.start("running")
     refused(await hand.submit("a", idempotency_key="k"))
@@ -154,7 +152,7 @@ async def test_a_key_survives_the_retries_of_its_job(hand: Hand) -> None:
     assert await joined(hand, "b") == "a"
 
 
-async def test_a_joined_order_needs_no_place(hand: Hand) -> None:
+async def test_a_joined_submit_needs_no_place_in_the_queue(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
     await hand.start("a", idempotency_key="k")
     await hand.take_in("b")

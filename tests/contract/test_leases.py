@@ -19,7 +19,7 @@ def crashed(hand: Hand, claim: Claim) -> Change:
     return Change(job, claim.token)
 
 
-async def test_an_owner_is_seen_with_all_that_is_known_of_it(hand: Hand, another: Another) -> None:
+async def test_an_enrolled_owner_is_listed_by_another_store(hand: Hand, another: Another) -> None:
     await hand.store.enroll(owner("other"))
     leases = await (await another()).leases()
     assert leases == [Lease(owner("hand"), 0, 0), Lease(owner("other"), 0, 0)]
@@ -40,7 +40,7 @@ async def test_every_renewal_is_counted(hand: Hand) -> None:
         assert lease.renewal == count
 
 
-async def test_a_lease_counts_what_runs_what_is_stuck_and_what_is_parked(hand: Hand) -> None:
+async def test_a_lease_counts_running_and_stuck_jobs_and_blocked_submitters(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=2))
     one, two = await hand.start("a"), await hand.start("b")
     await hand.take_in("c")
@@ -53,7 +53,7 @@ async def test_a_lease_counts_what_runs_what_is_stuck_and_what_is_parked(hand: H
     assert (await hand.store.leases())[0].held == 0
 
 
-async def test_a_renewal_tells_which_tokens_are_lost(hand: Hand) -> None:
+async def test_a_renewal_returns_the_lost_tokens(hand: Hand) -> None:
     await hand.store.enroll(owner("other"))
     kept, done = await hand.start("a"), await hand.start("b")
     await hand.take_in("c")
@@ -64,7 +64,9 @@ async def test_a_renewal_tells_which_tokens_are_lost(hand: Hand) -> None:
     assert answer == Extended(True, lost=(10_000, done.token, foreign.token))
 
 
-async def test_a_renewal_tells_which_jobs_are_wished_to_end(hand: Hand, another: Another) -> None:
+async def test_a_renewal_returns_the_tokens_of_cancel_requested_jobs(
+    hand: Hand, another: Another
+) -> None:
     one, two = await hand.start("a"), await hand.start("b")
     await (await another()).cancel(["b"], "me")
     for _ in range(2):
@@ -72,13 +74,13 @@ async def test_a_renewal_tells_which_jobs_are_wished_to_end(hand: Hand, another:
         assert answer == Extended(True, cancel_requested=(two.token,))
 
 
-async def test_who_is_not_known_holds_nothing(hand: Hand) -> None:
+async def test_an_unknown_owner_holds_nothing(hand: Hand) -> None:
     assert await hand.store.extend("nobody", [1, 2]) == Extended(False, lost=(1, 2))
     assert await hand.store.extend("nobody", []) == Extended(False)
     assert await hand.store.expire_owner("nobody", 0) == []
 
 
-async def test_who_renewed_its_leases_is_not_buried(hand: Hand) -> None:
+async def test_an_owner_that_renewed_its_leases_is_not_expired(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.extend("hand", [claim.token])
     assert await hand.store.expire_owner("hand", 0) == []
@@ -86,7 +88,7 @@ async def test_who_renewed_its_leases_is_not_buried(hand: Hand) -> None:
     await hand.finish(claim)
 
 
-async def test_a_buried_owner_gives_up_what_it_ran(hand: Hand, another: Another) -> None:
+async def test_expiring_an_owner_returns_its_running_claims(hand: Hand, another: Another) -> None:
     old = [await hand.start("a"), await hand.start("b")]
     other = await another()
     found = await other.expire_owner("hand", 0)
@@ -101,7 +103,7 @@ async def test_a_buried_owner_gives_up_what_it_ran(hand: Hand, another: Another)
     assert await hand.statuses("a", "b") == "running running"
 
 
-async def test_nothing_a_buried_owner_says_is_taken(hand: Hand) -> None:
+async def test_writes_of_an_expired_owner_are_refused(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.expire_owner("hand", 0)
     assert await hand.change(hand.ended(claim)) == (False,)
@@ -111,7 +113,7 @@ async def test_nothing_a_buried_owner_says_is_taken(hand: Hand) -> None:
     assert entries(await hand.add(order("c"), owner="hand")) == ["accepted"]
 
 
-async def test_the_jobs_of_the_dead_run_again_and_the_dead_are_forgotten(hand: Hand) -> None:
+async def test_jobs_of_an_expired_owner_run_again_and_then_the_owner_is_deleted(hand: Hand) -> None:
     await hand.store.enroll(owner("heir"))
     await hand.start("a")
     await hand.start("b")
@@ -128,7 +130,7 @@ async def test_the_jobs_of_the_dead_run_again_and_the_dead_are_forgotten(hand: H
     assert [claim.job.attempts for claim in again] == [2, 2]
 
 
-async def test_the_dead_can_be_buried_again_until_their_jobs_are_replaced(hand: Hand) -> None:
+async def test_an_owner_can_be_expired_again_until_its_jobs_are_replaced(hand: Hand) -> None:
     await hand.start("a")
     await hand.start("b")
     first = await hand.store.expire_owner("hand", 0)
@@ -139,12 +141,12 @@ async def test_the_dead_can_be_buried_again_until_their_jobs_are_replaced(hand: 
     assert await hand.store.expire_owner("hand", 0) == []
 
 
-async def test_who_holds_nothing_is_forgotten_at_once(hand: Hand) -> None:
+async def test_an_owner_without_claims_is_deleted_at_once_when_expired(hand: Hand) -> None:
     assert await hand.store.expire_owner("hand", 0) == []
     assert await hand.store.leases() == []
 
 
-async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
+async def test_expiring_an_owner_releases_stuck_slots(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     claim = await hand.start("a")
     await hand.change(hand.ended(claim, stuck=True))
@@ -155,7 +157,7 @@ async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
     assert (await hand.pool()).running == 0
 
 
-async def test_the_dead_are_forgotten_when_their_last_slot_is_free(hand: Hand) -> None:
+async def test_an_expired_owner_is_deleted_when_its_last_slot_is_released(hand: Hand) -> None:
     await hand.start("a")
     (found,) = await hand.store.expire_owner("hand", 0)
     assert await hand.change(hand.ended(found, stuck=True)) == (True,)
@@ -166,7 +168,7 @@ async def test_the_dead_are_forgotten_when_their_last_slot_is_free(hand: Hand) -
     assert await hand.store.leases() == []
 
 
-async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand) -> None:
+async def test_caps_count_jobs_of_an_expired_owner_until_they_are_replaced(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.store.enroll(owner("heir"))
     await hand.start("a")
@@ -178,7 +180,7 @@ async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand)
     assert ids(answer.claims) == ["b"]
 
 
-async def test_a_wish_survives_the_death_of_the_worker(hand: Hand) -> None:
+async def test_a_cancel_request_survives_the_death_of_the_worker(hand: Hand) -> None:
     await hand.start("a")
     await hand.store.cancel(["a"], "me")
     (found,) = await hand.store.expire_owner("hand", 0)

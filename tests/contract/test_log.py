@@ -16,7 +16,7 @@ async def numbers(hand: Hand, stream: str = "s", after: int = 0) -> list[int]:
     return [line.number for line in await hand.store.read(stream, after)]
 
 
-async def test_lines_are_read_as_they_were_written(hand: Hand, another: Another) -> None:
+async def test_log_lines_are_read_as_they_were_written(hand: Hand, another: Another) -> None:
     assert not await hand.store.append([LogLine("s", "a", b"\x00"), LogLine("s", "b", b"")])
     hand.clock.wait(5)
     assert not await hand.store.append([LogLine("s", "c", b"x")])
@@ -29,7 +29,9 @@ async def test_lines_are_read_as_they_were_written(hand: Hand, another: Another)
     assert await hand.store.read("none") == []
 
 
-async def test_every_stream_counts_by_itself_without_gaps(hand: Hand, another: Another) -> None:
+async def test_every_stream_is_numbered_independently_without_gaps(
+    hand: Hand, another: Another
+) -> None:
     stores = [hand.store, await another()]
     for n in range(20):
         await stores[n % 2].append([*lines("s", "k"), *lines(f"t{n % 3}", "k", "k")])
@@ -38,7 +40,7 @@ async def test_every_stream_counts_by_itself_without_gaps(hand: Hand, another: A
     assert await numbers(hand, "t2") == list(range(1, 13))
 
 
-async def test_a_reader_goes_on_behind_a_number(hand: Hand) -> None:
+async def test_a_reader_continues_after_a_number(hand: Hand) -> None:
     await hand.store.append(lines("s", *"abcdefghij"))
     read = hand.store.read
     assert [line.kind for line in await read("s", 7)] == ["h", "i", "j"]
@@ -47,7 +49,7 @@ async def test_a_reader_goes_on_behind_a_number(hand: Hand) -> None:
     assert await read("s", 99) == []
 
 
-async def test_a_reader_may_want_some_kinds_only(hand: Hand) -> None:
+async def test_a_reader_may_filter_by_kind(hand: Hand) -> None:
     await hand.store.append(lines("s", "pool_submit", "job", "pool_drop", "pool_submit_x"))
     read = hand.store.read
     assert [line.number for line in await read("s", kind="pool_")] == [1, 3, 4]
@@ -56,7 +58,7 @@ async def test_a_reader_may_want_some_kinds_only(hand: Hand) -> None:
     assert await read("s", kind="%") == []
 
 
-async def test_the_lines_below_a_number_are_forgotten_and_the_count_goes_on(hand: Hand) -> None:
+async def test_lines_below_a_number_are_trimmed_and_the_numbering_continues(hand: Hand) -> None:
     await hand.store.append(lines("s", *"abcdef"))
     assert await hand.store.trim("s", 3) == 2
     assert await numbers(hand) == [3, 4, 5, 6]
@@ -66,7 +68,7 @@ async def test_the_lines_below_a_number_are_forgotten_and_the_count_goes_on(hand
     assert await numbers(hand) == [3, 4, 5, 6, 7]
 
 
-async def test_the_last_line_is_never_forgotten(hand: Hand) -> None:
+async def test_the_last_line_is_never_trimmed(hand: Hand) -> None:
     await hand.store.append(lines("s", *"abc"))
     assert await hand.store.trim("s", 100) == 2
     assert await numbers(hand) == [3]
@@ -75,7 +77,7 @@ async def test_the_last_line_is_never_forgotten(hand: Hand) -> None:
     assert await hand.store.trim("none", 5) == 0
 
 
-async def test_lines_are_taken_while_their_token_is_good(hand: Hand) -> None:
+async def test_lines_are_accepted_while_their_token_is_valid(hand: Hand) -> None:
     claim = await hand.start("a")
     assert await hand.store.append(lines("s", "a", token=claim.token)) == set()
     assert await hand.store.append(lines("s", "b", token=claim.token + 1)) == {claim.token + 1}
@@ -89,7 +91,7 @@ async def test_lines_are_taken_while_their_token_is_good(hand: Hand) -> None:
     assert await numbers(hand) == [1, 2]
 
 
-async def test_what_is_refused_of_a_lot_keeps_nothing_else_of_it_out(hand: Hand) -> None:
+async def test_a_refused_line_does_not_keep_others_of_its_batch_out(hand: Hand) -> None:
     one, two = await hand.start("a"), await hand.start("b")
     await hand.finish(one)
     lot = [
@@ -104,13 +106,13 @@ async def test_what_is_refused_of_a_lot_keeps_nothing_else_of_it_out(hand: Hand)
     assert await numbers(hand) == [1, 2]
 
 
-async def test_the_token_of_a_stuck_job_is_not_good(hand: Hand) -> None:
+async def test_the_token_of_a_stuck_job_is_not_valid(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.change(hand.ended(claim, stuck=True))
     assert await hand.store.append(lines("s", "a", token=claim.token)) == {claim.token}
 
 
-async def test_lines_are_written_with_a_change_or_not_at_all(hand: Hand) -> None:
+async def test_log_lines_and_a_change_are_written_together_or_not_at_all(hand: Hand) -> None:
     one, two = await hand.start("a"), await hand.start("b")
     good = hand.ended(one, log=tuple(lines("s", "a", "b")))
     bad = hand.ended(two, log=tuple(lines("s", "x")), documents=(Put("d", b"", expect=5),))
@@ -118,5 +120,5 @@ async def test_lines_are_written_with_a_change_or_not_at_all(hand: Hand) -> None
     assert [line.kind for line in await hand.store.read("s")] == ["a", "b"]
 
 
-async def test_an_empty_append_is_good(hand: Hand) -> None:
+async def test_an_empty_append_is_accepted(hand: Hand) -> None:
     assert await hand.store.append([]) == set()

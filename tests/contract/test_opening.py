@@ -13,11 +13,11 @@ from poolhand.stores.sqlite.store import MemoryStore
 from tests.contract.support import Another, Hand
 
 
-async def test_a_store_that_is_open_could_take_a_job(hand: Hand) -> None:
+async def test_an_open_store_passes_its_check(hand: Hand) -> None:
     await hand.store.check()
 
 
-async def test_a_store_says_where_it_is_without_being_open(
+async def test_a_store_returns_its_address_without_being_open(
     make_store: Callable[[], Store], tmp_path: Path
 ) -> None:
     place = make_store().place
@@ -27,13 +27,13 @@ async def test_a_store_says_where_it_is_without_being_open(
         assert place == "memory://" or place.startswith("postgresql://")
 
 
-async def test_a_store_that_is_closed_could_not(hand: Hand) -> None:
+async def test_a_closed_store_fails_its_check(hand: Hand) -> None:
     await hand.store.close()
     with pytest.raises(StoreError):
         await hand.store.check()
 
 
-async def test_what_was_written_is_there_when_the_store_is_opened_again(
+async def test_written_jobs_are_there_when_the_store_is_opened_again(
     hand: Hand, another: Another
 ) -> None:
     await hand.take_in("a")

@@ -43,7 +43,7 @@ async def entry_of(hand: Hand, id: str, **options: Any) -> tuple[str, str]:
     return added.job.id, added.entry.value
 
 
-async def test_a_parked_order_has_no_place_and_no_record_among_the_jobs(full: Hand) -> None:
+async def test_the_job_of_a_blocked_submitter_has_no_place_and_no_record(full: Hand) -> None:
     before = await full.audited()
     await park(full, "a")
     stored = await full.get("a")
@@ -57,19 +57,19 @@ async def test_a_parked_order_has_no_place_and_no_record_among_the_jobs(full: Ha
     assert await full.audited() == before
 
 
-async def test_without_an_owner_nobody_is_parked(full: Hand) -> None:
+async def test_a_submit_without_an_owner_is_refused_instead_of_blocked(full: Hand) -> None:
     assert refused(await full.add(order("a"), owner=None)).reason == "full"
     assert refused(await full.add(order("a"), owner="nobody")).reason == "full"
     assert await full.store.get(["a"]) == [None]
     assert (await full.pool()).blocked_submitters == 0
 
 
-async def test_a_batch_can_be_parked_in_part(full: Hand) -> None:
+async def test_a_batch_can_be_blocked_in_part(full: Hand) -> None:
     answer = await full.add(order("a"), order("b", "other"), order("c"))
     assert entries(answer) == ["blocked_submitter", "accepted", "blocked_submitter"]
 
 
-async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand) -> None:
+async def test_blocked_submitters_are_admitted_oldest_first_one_per_free_place(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     claim = await hand.start("a")
     await hand.take_in("b")
@@ -86,14 +86,14 @@ async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand)
     assert submits == list("abcde")
 
 
-async def test_a_newcomer_stands_behind_those_that_wait(full: Hand) -> None:
+async def test_a_new_submit_queues_behind_blocked_submitters(full: Hand) -> None:
     await park(full, "a", "b")
     assert await full.store.cancel(["waiting"], "me")
     assert [(await full.get(name)).submitter_blocked for name in "ab"] == [False, True]
     assert entries(await full.add(order("c"))) == ["blocked_submitter"]
 
 
-async def test_who_gives_up_leaves_no_trace_and_makes_way(full: Hand) -> None:
+async def test_a_withdrawn_submit_leaves_no_trace_and_frees_its_turn(full: Hand) -> None:
     await park(full, "a", "b")
     assert await full.withdraw("a") == []
     assert await full.store.get(["a"]) == [None]
@@ -102,7 +102,7 @@ async def test_who_gives_up_leaves_no_trace_and_makes_way(full: Hand) -> None:
     assert "submit a" not in await full.audited()
 
 
-async def test_who_gives_up_too_late_learns_that_its_job_came_in(full: Hand) -> None:
+async def test_withdrawing_too_late_returns_the_id_of_the_accepted_job(full: Hand) -> None:
     await park(full, "a", "b")
     await full.store.cancel(["waiting"], "me")
     assert await full.withdraw("b", "none", "a") == ["a"]
@@ -110,7 +110,7 @@ async def test_who_gives_up_too_late_learns_that_its_job_came_in(full: Hand) -> 
     assert await full.store.get(["b"]) == [None]
 
 
-async def test_cancelling_a_parked_order_takes_it_back(full: Hand) -> None:
+async def test_cancelling_the_job_of_a_blocked_submitter_withdraws_it(full: Hand) -> None:
     await park(full, "a", "b")
     assert await full.store.cancel(["a"], "me") == [None]
     assert await full.store.get(["a"]) == [None]
@@ -118,14 +118,14 @@ async def test_cancelling_a_parked_order_takes_it_back(full: Hand) -> None:
     assert await full.audited("cancel") == []
 
 
-async def test_equal_keys_join_the_parked_order(full: Hand) -> None:
+async def test_equal_keys_join_the_job_of_a_blocked_submitter(full: Hand) -> None:
     await park(full, "a", idempotency_key="k")
     assert await entry_of(full, "b", idempotency_key="k") == ("a", "blocked_submitter")
     await full.store.cancel(["waiting"], "me")
     assert await entry_of(full, "c", idempotency_key="k") == ("a", "joined")
 
 
-async def test_a_parked_order_that_leaves_gives_its_key_back(hand: Hand) -> None:
+async def test_a_withdrawn_submit_frees_its_key(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.finish(await hand.start("old", idempotency_key="k"), status=Status.FAILED)
     await hand.start("running")
@@ -135,7 +135,7 @@ async def test_a_parked_order_that_leaves_gives_its_key_back(hand: Hand) -> None
     assert await entry_of(hand, "b", idempotency_key="k") == ("old", "joined")
 
 
-async def test_a_dead_owner_takes_its_parked_orders_along(full: Hand) -> None:
+async def test_expiring_an_owner_withdraws_its_blocked_submitters(full: Hand) -> None:
     await full.store.enroll(owner("other"))
     assert entries(await full.add(order("a"), owner="other")) == ["blocked_submitter"]
     await park(full, "b")
@@ -147,7 +147,9 @@ async def test_a_dead_owner_takes_its_parked_orders_along(full: Hand) -> None:
     assert [lease.owner.id for lease in await full.store.leases()] == ["hand"]
 
 
-async def test_all_parked_orders_of_a_dead_owner_go_before_anybody_comes_in(hand: Hand) -> None:
+async def test_all_blocked_submitters_of_an_expired_owner_go_before_any_is_admitted(
+    hand: Hand,
+) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.store.enroll(owner("other"))
     await hand.take_in("later", delay=100.0)
@@ -159,7 +161,9 @@ async def test_all_parked_orders_of_a_dead_owner_go_before_anybody_comes_in(hand
     assert [(await hand.get("c")).submitter_blocked, await hand.status("c")] == [False, "queued"]
 
 
-async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Another) -> None:
+async def test_a_place_freed_through_one_store_admits_a_blocked_submitter_of_another(
+    full: Hand, another: Another
+) -> None:
     other = await another()
     await other.enroll(owner("other"))
     (answer,) = await other.add([JobBatch((order("a"),), "other")])
@@ -171,7 +175,7 @@ async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Ano
     assert await withdraw(other, ["a"]) == ["a"]
 
 
-async def test_a_pool_with_more_slots_lets_the_parked_in(full: Hand) -> None:
+async def test_more_slots_admit_blocked_submitters(full: Hand) -> None:
     await park(full, "a", "b")
     await full.store.set_pool("pool", "me", slots=2)
     assert (await full.pool()).blocked_submitters == 2  # "waiting" has not left its place yet
@@ -183,13 +187,13 @@ async def test_a_pool_with_more_slots_lets_the_parked_in(full: Hand) -> None:
     assert (await full.pool()).blocked_submitters == 0
 
 
-async def test_a_pool_with_a_longer_queue_lets_the_parked_in(full: Hand) -> None:
+async def test_a_longer_queue_admits_blocked_submitters(full: Hand) -> None:
     await park(full, "a", "b", "c")
     await full.store.declare(spec(backpressure=bounded(3), slots=1))
     assert [(await full.get(name)).submitter_blocked for name in "abc"] == [False, False, True]
 
 
-async def test_a_pool_that_goes_on_lets_the_parked_in(hand: Hand) -> None:
+async def test_resuming_a_pool_admits_blocked_submitters(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.take_in("later", delay=100.0)
     await hand.store.set_pool("pool", "me", paused=True)
@@ -198,7 +202,9 @@ async def test_a_pool_that_goes_on_lets_the_parked_in(hand: Hand) -> None:
     assert [(await hand.get(name)).submitter_blocked for name in "ab"] == [False, True]
 
 
-async def test_a_parked_order_that_can_start_at_once_does_not_wait_for_a_place(hand: Hand) -> None:
+async def test_a_blocked_submit_that_can_start_at_once_needs_no_place_in_the_queue(
+    hand: Hand,
+) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     claim = await hand.start("a")
     await hand.take_in("later", delay=100.0)
@@ -208,7 +214,7 @@ async def test_a_parked_order_that_can_start_at_once_does_not_wait_for_a_place(h
     assert not (await hand.get("b")).submitter_blocked
 
 
-async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) -> None:
+async def test_a_blocked_submit_is_admitted_again_when_its_delay_has_passed(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.take_in("later", delay=100.0)
     await park(hand, "b", delay=5.0)
@@ -218,7 +224,7 @@ async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) ->
     assert await hand.status("b") == "queued"
 
 
-async def test_a_refusal_changes_nothing_for_those_that_wait(hand: Hand) -> None:
+async def test_a_refusal_leaves_blocked_submitters_unchanged(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.take_in("later", delay=100.0)
     await park(hand, "b", delay=5.0)
@@ -230,7 +236,7 @@ async def test_a_refusal_changes_nothing_for_those_that_wait(hand: Hand) -> None
     assert await hand.serve() == ["b"]
 
 
-async def test_a_parked_order_with_a_date_follows_the_calendar(hand: Hand) -> None:
+async def test_a_blocked_submit_with_a_date_follows_the_wall_clock(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.take_in("later", delay=100.0)
     await park(hand, "b", run_at=START + timedelta(seconds=60))
@@ -245,7 +251,7 @@ async def test_a_parked_order_with_a_date_follows_the_calendar(hand: Hand) -> No
     assert (await hand.store.promote()).next_in == 7200.0
 
 
-async def test_a_parked_order_keeps_its_moments(full: Hand) -> None:
+async def test_a_blocked_submit_keeps_its_timestamps(full: Hand) -> None:
     await park(full, "a", delay=5.0, expires=50.0)
     submitted_at = (await full.get("a")).job.submitted_at
     full.clock.wait(3)
@@ -258,7 +264,7 @@ async def test_a_parked_order_keeps_its_moments(full: Hand) -> None:
     assert (await full.store.promote()).expired == 1
 
 
-async def test_the_wait_of_a_parked_order_counts(hand: Hand) -> None:
+async def test_the_time_as_a_blocked_submitter_counts_as_waiting(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     claim = await hand.start("running")
     await hand.take_in("waiting")

@@ -24,7 +24,7 @@ async def test_a_declared_pool_is_seen_as_it_was_declared(hand: Hand, another: A
     assert await Hand(await another(), hand.clock).pools() == [PoolRow(one) for one in rules]
 
 
-async def test_pools_stand_in_the_order_they_first_appeared(hand: Hand) -> None:
+async def test_pools_are_listed_in_the_order_they_first_appeared(hand: Hand) -> None:
     await hand.take_in("x", pool="b")
     await hand.store.declare(spec("c"))
     await hand.store.declare(spec("a"))
@@ -35,7 +35,7 @@ async def test_pools_stand_in_the_order_they_first_appeared(hand: Hand) -> None:
     assert await hand.store.pools([]) == []
 
 
-async def test_a_pool_says_who_is_where(hand: Hand) -> None:
+async def test_a_pool_counts_its_jobs_by_state(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(4), slots=1, max_per_key=1))
     await hand.start("running", key="A", session="s")
     await hand.take_in("of key", key="A")
@@ -76,7 +76,7 @@ async def test_a_pool_that_was_used_before_it_is_declared_gets_its_rules(hand: H
     assert (await hand.get("a")).job.pool_id == undeclared("pool").id
 
 
-async def test_a_declaration_keeps_what_an_operator_set(hand: Hand) -> None:
+async def test_a_declaration_keeps_operator_overrides(hand: Hand) -> None:
     await hand.store.declare(spec(slots=5))
     await hand.store.set_pool("pool", "me", slots=1)
     await hand.store.set_pool("pool", "me", paused=True)
@@ -101,7 +101,7 @@ LEVELS = {"A1": 0, "A2": 1, "A3": 0, "B4": 2, "C5": 1}
 
 
 @pytest.mark.parametrize("before", [fifo(), lifo(), priority(), fair_round_robin()], ids=str)
-async def test_a_changed_strategy_ranks_what_is_queued(hand: Hand, before: Strategy) -> None:
+async def test_a_changed_strategy_reorders_queued_jobs(hand: Hand, before: Strategy) -> None:
     for after, served in RANKED:
         pool = str(after)
         await hand.store.declare(spec(pool, queue=before, slots=1))
@@ -113,7 +113,7 @@ async def test_a_changed_strategy_ranks_what_is_queued(hand: Hand, before: Strat
         assert await hand.serve((pool,)) == [f"{pool} {name}" for name in served]
 
 
-async def test_under_new_rules_everybody_is_as_old_as_before(hand: Hand) -> None:
+async def test_a_changed_declaration_keeps_the_arrival_order(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     for name, session in [("a", "s"), ("b", None), ("c", "t"), ("d", None)]:
         await hand.take_in(name, session=session)
@@ -126,7 +126,7 @@ async def test_under_new_rules_everybody_is_as_old_as_before(hand: Hand) -> None
     assert await hand.serve() == ["g", "f", "e", "d", "c", "b", "a"]
 
 
-async def test_under_aging_what_was_queued_is_as_old_as_it_is(hand: Hand) -> None:
+async def test_with_new_aging_queued_jobs_keep_their_age(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.take_in("old")
     hand.clock.wait(15)
@@ -136,7 +136,7 @@ async def test_under_aging_what_was_queued_is_as_old_as_it_is(hand: Hand) -> Non
     assert await hand.serve() == ["two above", "old", "one above"]
 
 
-async def test_a_new_key_cap_counts_what_runs(hand: Hand) -> None:
+async def test_a_new_key_cap_counts_running_jobs(hand: Hand) -> None:
     await hand.take_in("a1", "a2", "a3", "a4", key="A")
     one, two = await hand.claim(2)
     await hand.store.declare(spec(max_per_key=1))
@@ -147,7 +147,7 @@ async def test_a_new_key_cap_counts_what_runs(hand: Hand) -> None:
     assert ids(await hand.claim()) == ["a3"]
 
 
-async def test_a_new_key_cap_does_not_count_what_has_run(hand: Hand) -> None:
+async def test_a_new_key_cap_does_not_count_finished_jobs(hand: Hand) -> None:
     await hand.take_in("a1", "a2", "a3", key="A")
     one, two = await hand.claim(2)
     await hand.finish(one)
@@ -157,7 +157,7 @@ async def test_a_new_key_cap_does_not_count_what_has_run(hand: Hand) -> None:
     assert await hand.serve() == ["a2", "a3"]
 
 
-async def test_a_new_key_cap_counts_what_is_stuck(hand: Hand) -> None:
+async def test_a_new_key_cap_counts_stuck_jobs(hand: Hand) -> None:
     claim = await hand.start("a1", key="A")
     await hand.change(hand.ended(claim, stuck=True))
     await hand.take_in("a2", key="A")
@@ -167,7 +167,7 @@ async def test_a_new_key_cap_counts_what_is_stuck(hand: Hand) -> None:
     assert await hand.serve() == ["a2"]
 
 
-async def test_a_lifted_key_cap_lets_everybody_through(hand: Hand) -> None:
+async def test_removing_a_key_cap_unblocks_its_waiting_jobs(hand: Hand) -> None:
     await hand.store.declare(spec(max_per_key=1))
     await hand.take_in("a1", "a2", "a3", key="A")
     await hand.store.declare(spec())
@@ -183,7 +183,7 @@ async def test_turns_of_a_session_stay_in_their_order_under_new_rules(hand: Hand
     assert await hand.serve() == ["s2", "s3", "s4"]
 
 
-async def test_a_new_drop_policy_finds_the_oldest_of_those_that_were_there(hand: Hand) -> None:
+async def test_a_new_drop_policy_evicts_the_oldest_of_the_existing_jobs(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.start("running")
     await hand.take_in("a", delay=50.0)
@@ -193,7 +193,7 @@ async def test_a_new_drop_policy_finds_the_oldest_of_those_that_were_there(hand:
     assert await hand.statuses(*"abcde") == "rejected rejected queued queued queued"
 
 
-async def test_the_parked_stay_parked_under_new_rules_without_room(hand: Hand) -> None:
+async def test_blocked_submitters_stay_blocked_under_new_settings_without_room(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1, backpressure=bounded(1)))
     await hand.start("running")
     await hand.take_in("a")
@@ -218,7 +218,7 @@ async def test_a_paused_pool_takes_jobs_but_gives_none_out(hand: Hand) -> None:
     assert ids(await hand.claim()) == ["b"]
 
 
-async def test_a_pool_can_shrink_below_what_runs(hand: Hand) -> None:
+async def test_a_pool_can_be_resized_below_its_running_jobs(hand: Hand) -> None:
     await hand.store.declare(spec(slots=3))
     await hand.take_in(*"abcde")
     claims = await hand.claim()
@@ -229,7 +229,7 @@ async def test_a_pool_can_shrink_below_what_runs(hand: Hand) -> None:
     assert ids(await hand.claim()) == ["d"]
 
 
-async def test_a_resize_is_about_the_bound_too(hand: Hand) -> None:
+async def test_a_resize_changes_the_queue_bound_too(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1, backpressure=fail_fast()))
     await hand.take_in("a")
     refused(await hand.submit("b"))
@@ -237,7 +237,7 @@ async def test_a_resize_is_about_the_bound_too(hand: Hand) -> None:
     assert entries(await hand.add(order("b"))) == ["accepted"]
 
 
-async def test_what_an_operator_does_to_an_unknown_pool_is_an_error(hand: Hand) -> None:
+async def test_an_operator_action_on_an_unknown_pool_is_an_error(hand: Hand) -> None:
     await hand.take_in("a", pool="known")
     with pytest.raises(Conflict, match=r"'unknown'.*'known'"):
         await hand.store.set_pool("unknown", "me", paused=True)

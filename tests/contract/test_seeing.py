@@ -35,7 +35,9 @@ async def test_a_page_shows_the_newest_first(hand: Hand) -> None:
     assert await hand.store.find(Filter(pool="none")) == JobPage(())
 
 
-async def test_jobs_that_come_meanwhile_move_no_page(hand: Hand, another: Another) -> None:
+async def test_jobs_added_between_pages_do_not_shift_the_pages(
+    hand: Hand, another: Another
+) -> None:
     other = await another()
     await hand.take_in(*"abcd")
     first = await other.find(Filter(), limit=2)
@@ -44,7 +46,7 @@ async def test_jobs_that_come_meanwhile_move_no_page(hand: Hand, another: Anothe
     assert ids(first.jobs) + ids(second.jobs) == ["d", "c", "b", "a"]
 
 
-async def test_jobs_that_change_meanwhile_move_no_page(hand: Hand) -> None:
+async def test_jobs_changed_between_pages_do_not_shift_the_pages(hand: Hand) -> None:
     await hand.take_in(*"abcd")
     first = await hand.store.find(Filter(statuses=(Status.QUEUED,)), limit=2)
     await hand.store.cancel(["d", "b"], "me")
@@ -98,7 +100,7 @@ FILTERS = {
 }
 
 
-async def test_a_filter_means_those_for_which_everything_holds(hand: Hand) -> None:
+async def test_a_filter_selects_jobs_that_match_every_condition(hand: Hand) -> None:
     await fill(hand)
     for name, (which, found) in FILTERS.items():
         assert await pages(hand, which, 100) == [found.split()], name
@@ -107,7 +109,7 @@ async def test_a_filter_means_those_for_which_everything_holds(hand: Hand) -> No
         assert all(counted.values()), name
 
 
-async def test_times_are_those_of_the_calendar_even_where_it_was_set_back(hand: Hand) -> None:
+async def test_time_filters_follow_the_wall_clock_even_when_it_was_set_back(hand: Hand) -> None:
     await hand.take_in("a")
     hand.clock.set_date(3600)
     await hand.take_in("ahead")
@@ -180,7 +182,7 @@ async def test_jobs_are_counted_by_status(hand: Hand) -> None:
     assert await hand.store.count(Filter(pool="none")) == {}
 
 
-async def test_what_has_been_over_for_long_is_forgotten(hand: Hand) -> None:
+async def test_jobs_finished_long_ago_are_pruned(hand: Hand) -> None:
     await hand.finish(await hand.start("old"))
     await hand.finish(await hand.start("dead"), status=Status.FAILED)
     hand.clock.wait(5)
@@ -195,7 +197,7 @@ async def test_what_has_been_over_for_long_is_forgotten(hand: Hand) -> None:
     assert await hand.store.prune(over(0.0)) == 1
 
 
-async def test_only_so_many_are_forgotten_at_a_time_the_oldest_first(hand: Hand) -> None:
+async def test_a_prune_is_bounded_and_deletes_the_oldest_first(hand: Hand) -> None:
     for name in "abc":
         await hand.finish(await hand.start(name))
         hand.clock.wait(1)
@@ -203,7 +205,7 @@ async def test_only_so_many_are_forgotten_at_a_time_the_oldest_first(hand: Hand)
     assert await pages(hand, Filter(), 100) == [["c"]]
 
 
-async def test_the_age_of_a_job_does_not_follow_the_calendar(hand: Hand) -> None:
+async def test_the_age_of_a_job_does_not_follow_the_wall_clock(hand: Hand) -> None:
     await hand.finish(await hand.start("a"))
     hand.clock.set_date(3600)
     assert await hand.store.prune(over(10.0)) == 0
@@ -222,7 +224,7 @@ async def test_a_stuck_job_is_kept_until_its_slot_is_released(hand: Hand) -> Non
     assert await hand.store.prune(over(1.0)) == 1
 
 
-async def test_a_job_is_kept_as_long_as_its_key_stands_for_it(hand: Hand) -> None:
+async def test_a_job_is_kept_as_long_as_its_key(hand: Hand) -> None:
     await hand.store.declare(spec(key_ttl=10.0))
     await hand.finish(await hand.start("a", idempotency_key="k"))
     hand.clock.wait(9)
@@ -232,7 +234,7 @@ async def test_a_job_is_kept_as_long_as_its_key_stands_for_it(hand: Hand) -> Non
     await hand.take_in("b", idempotency_key="k")
 
 
-async def test_a_forgotten_job_is_not_in_any_ones_way(hand: Hand) -> None:
+async def test_a_pruned_turn_does_not_block_its_session(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     await hand.take_in("b", session="s")
     await hand.finish(claim)
@@ -245,7 +247,7 @@ async def kept(hand: Hand) -> list[str]:
     return sorted(id for page in await pages(hand, Filter(), 100) for id in page)
 
 
-async def test_dead_letters_are_not_forgotten_with_results(hand: Hand) -> None:
+async def test_dead_letters_are_not_pruned_with_results(hand: Hand) -> None:
     await hand.finish(await hand.start("done"))
     await hand.finish(await hand.start("dead"), status=Status.FAILED)
     hand.clock.wait(10)
@@ -256,7 +258,7 @@ async def test_dead_letters_are_not_forgotten_with_results(hand: Hand) -> None:
     assert await kept(hand) == []
 
 
-async def test_the_oldest_go_where_there_are_too_many_and_dropped_letters_leave_a_record(
+async def test_surplus_dead_letters_are_dropped_oldest_first_and_audited(
     hand: Hand,
 ) -> None:
     for number in range(4):

@@ -42,7 +42,7 @@ async def heard_after(hand: Hand, topic: str, act: Callable[[], Awaitable[object
     end()
 
 
-async def test_a_claim_that_leaves_a_pool_out_says_that_it_is_to_be_asked_again(
+async def test_a_claim_that_stops_expiring_early_publishes_ready_again(
     hand: Hand,
 ) -> None:
     count = EXPIRED_AT_ONCE + 1
@@ -52,7 +52,7 @@ async def test_a_claim_that_leaves_a_pool_out_says_that_it_is_to_be_asked_again(
     await heard_after(hand, "ready", hand.claim)
 
 
-async def test_a_job_that_can_be_claimed_is_told_of(hand: Hand) -> None:
+async def test_a_claimable_job_publishes_ready(hand: Hand) -> None:
     await heard_after(hand, "ready", lambda: hand.take_in("a"))
     await hand.serve()
     claim = await hand.start("b", session="s")
@@ -62,13 +62,13 @@ async def test_a_job_that_can_be_claimed_is_told_of(hand: Hand) -> None:
     await heard_after(hand, "ready", lambda: hand.retry(again))
 
 
-async def test_a_job_whose_time_has_come_is_told_of(hand: Hand) -> None:
+async def test_a_job_that_becomes_due_publishes_ready(hand: Hand) -> None:
     await hand.take_in("a", delay=5.0)
     hand.clock.wait(5)
     await heard_after(hand, "ready", hand.store.promote)
 
 
-async def test_a_slot_that_comes_free_for_somebody_is_told_of(hand: Hand) -> None:
+async def test_a_free_slot_for_a_queued_job_publishes_ready(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     claim = await hand.start("a")
     await hand.take_in("b")
@@ -77,7 +77,7 @@ async def test_a_slot_that_comes_free_for_somebody_is_told_of(hand: Hand) -> Non
     await heard_after(hand, "ready", lambda: hand.store.set_pool("pool", "me", paused=False))
 
 
-async def test_new_rules_under_which_somebody_can_run_are_told_of(hand: Hand) -> None:
+async def test_a_declaration_that_lets_a_job_run_publishes_ready(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.start("a")
     await hand.take_in("b")
@@ -88,7 +88,7 @@ async def test_new_rules_under_which_somebody_can_run_are_told_of(hand: Hand) ->
     await heard_after(hand, "ready", hand.store.promote)
 
 
-async def test_where_nothing_has_changed_nothing_is_told(hand: Hand) -> None:
+async def test_calls_that_change_nothing_publish_nothing(hand: Hand) -> None:
     await hand.finish(await hand.start("a"))
     ear = Ear()
     hand.store.subscribe(ear)
@@ -103,7 +103,7 @@ async def test_where_nothing_has_changed_nothing_is_told(hand: Hand) -> None:
     assert set(ear.heard) <= {"begin", "end"}
 
 
-async def test_the_end_of_a_job_is_told_of(hand: Hand) -> None:
+async def test_the_end_of_a_job_publishes_over(hand: Hand) -> None:
     claim = await hand.start("a")
     await heard_after(hand, "over", lambda: hand.finish(claim))
     await hand.take_in("b")
@@ -113,7 +113,7 @@ async def test_the_end_of_a_job_is_told_of(hand: Hand) -> None:
     await heard_after(hand, "over", hand.store.promote)
 
 
-async def test_a_parked_order_that_comes_in_is_told_of(hand: Hand) -> None:
+async def test_an_admitted_blocked_submitter_publishes_entered(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1, backpressure=bounded(1)))
     await hand.start("a")
     await hand.take_in("b")
@@ -121,12 +121,14 @@ async def test_a_parked_order_that_comes_in_is_told_of(hand: Hand) -> None:
     await heard_after(hand, "entered", lambda: hand.store.cancel(["b"], "me"))
 
 
-async def test_a_wish_is_told_of(hand: Hand) -> None:
+async def test_a_cancel_request_is_published(hand: Hand) -> None:
     await hand.start("a")
     await heard_after(hand, "wish", lambda: hand.store.cancel(["a"], "me"))
 
 
-async def test_everybody_hears_everybody(hand: Hand, another: Another) -> None:
+async def test_every_subscriber_of_every_store_gets_every_topic(
+    hand: Hand, another: Another
+) -> None:
     other = await another()
     ears = [Ear(), Ear(), Ear()]
     ends = [
@@ -143,7 +145,7 @@ async def test_everybody_hears_everybody(hand: Hand, another: Another) -> None:
         end()
 
 
-async def test_who_has_gone_hears_nothing_more(hand: Hand) -> None:
+async def test_a_removed_subscriber_gets_nothing_more(hand: Hand) -> None:
     gone, there = Ear(), Ear()
     end = hand.store.subscribe(gone)
     hand.store.subscribe(there)
@@ -154,7 +156,7 @@ async def test_who_has_gone_hears_nothing_more(hand: Hand) -> None:
     assert gone.heard == []
 
 
-async def test_a_listener_that_raises_harms_nobody(hand: Hand) -> None:
+async def test_a_subscriber_that_raises_does_not_affect_the_others(hand: Hand) -> None:
     # Keep the error out of the log: a logged error would fail this test.
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
 
@@ -169,7 +171,7 @@ async def test_a_listener_that_raises_harms_nobody(hand: Hand) -> None:
     assert await hand.status("a") == "queued"
 
 
-async def test_a_closed_store_publishes_to_nobody(hand: Hand) -> None:
+async def test_publishing_on_a_closed_store_does_nothing(hand: Hand) -> None:
     hand.store.subscribe(Ear())
     await hand.store.close()
     hand.store.publish("word")

@@ -34,7 +34,7 @@ async def test_lifo_serves_the_newest_first(hand: Hand) -> None:
     assert await hand.serve() == ["d", "b", "a"]
 
 
-async def test_lifo_is_about_arrival_not_about_who_passed_a_gate_last(hand: Hand) -> None:
+async def test_lifo_orders_by_arrival_not_by_when_a_job_was_unblocked(hand: Hand) -> None:
     await hand.store.declare(spec(queue=lifo(), slots=1))
     claim = await hand.start("first", session="s")
     await hand.take_in("second", session="s")
@@ -60,7 +60,7 @@ async def test_with_aging_a_waiting_job_gains_levels(hand: Hand) -> None:
     assert await hand.serve() == ["two above", "old", "one above"]
 
 
-async def test_two_keys_alternate_whatever_their_arrival(hand: Hand) -> None:
+async def test_two_keys_alternate_whatever_their_arrival_order(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin()))
     await take_in(hand, "A B B A A B B A")
     assert await served_keys(hand) == "A B A B A B A B"
@@ -72,13 +72,13 @@ async def test_two_keys_with_a_hundred_jobs_each_alternate_strictly(hand: Hand) 
     assert await served_keys(hand) == " ".join(["A B"] * 100)
 
 
-async def test_a_crowded_key_waits_its_turn(hand: Hand) -> None:
+async def test_a_key_with_many_jobs_waits_its_turn(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin()))
     await take_in(hand, "A A A A A B C D")
     assert await served_keys(hand) == "A B C D A A A A"
 
 
-async def test_a_key_that_joins_under_way_is_served_in_the_running_round(hand: Hand) -> None:
+async def test_a_key_that_joins_is_served_in_the_current_round(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin()))
     await take_in(hand, "A A A B B B")
     assert [claim.job.key for claim in await hand.claim(2)] == ["A", "B"]
@@ -86,7 +86,7 @@ async def test_a_key_that_joins_under_way_is_served_in_the_running_round(hand: H
     assert await served_keys(hand) == "C A B A B"
 
 
-async def test_a_burst_that_was_pushed_out_costs_its_key_nothing(hand: Hand) -> None:
+async def test_evicted_jobs_cost_their_key_no_turn(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin(), backpressure=ring_buffer(6), slots=1))
     claim = await hand.start("running", key="R")
     await take_in(hand, " ".join(["A"] * 40))
@@ -103,7 +103,7 @@ async def test_a_cancelled_turn_costs_its_key_nothing(hand: Hand) -> None:
     assert await served_keys(hand) == "A B B B"
 
 
-async def test_a_key_gains_nothing_by_being_away(hand: Hand) -> None:
+async def test_a_key_gains_nothing_by_being_idle(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin()))
     await take_in(hand, "B A A A A")
     assert [claim.job.key for claim in await hand.claim(3)] == ["B", "A", "A"]
@@ -112,7 +112,7 @@ async def test_a_key_gains_nothing_by_being_away(hand: Hand) -> None:
     assert await served_keys(hand) == "B A B A B"
 
 
-async def test_a_key_loses_nothing_by_being_away(hand: Hand) -> None:
+async def test_a_key_loses_nothing_by_being_idle(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin()))
     await take_in(hand, "A A B B")
     (claim, _) = await hand.claim(2)
@@ -122,7 +122,7 @@ async def test_a_key_loses_nothing_by_being_away(hand: Hand) -> None:
     assert await served_keys(hand) == "A B"
 
 
-async def test_a_weight_is_so_many_turns(hand: Hand) -> None:
+async def test_a_weight_is_the_number_of_turns_per_round(hand: Hand) -> None:
     await hand.store.declare(spec(queue=fair_round_robin(weights={"A": 3})))
     await take_in(hand, "A A A A A A B B B")
     assert await served_keys(hand) == "A B A A A B A A B"
@@ -155,7 +155,7 @@ async def test_every_strategy_serves_everything_once(hand: Hand, queue: Strategy
 
 
 @STRATEGIES
-async def test_a_job_that_comes_back_is_served_again(hand: Hand, queue: Strategy) -> None:
+async def test_a_requeued_job_is_served_again(hand: Hand, queue: Strategy) -> None:
     await hand.store.declare(spec(queue=queue, slots=1))
     claim = await hand.start("A1", key="A")
     await hand.take_in("B1", key="B")

@@ -36,7 +36,7 @@ async def test_a_delay_of_nothing_is_no_delay(hand: Hand) -> None:
     assert await hand.status("a") == "queued"
 
 
-async def test_a_job_with_a_date_follows_the_calendar(hand: Hand) -> None:
+async def test_a_job_with_a_date_follows_the_wall_clock(hand: Hand) -> None:
     await hand.take_in("a", run_at=START + timedelta(hours=1))
     assert await hand.status("a") == "scheduled"
     hand.clock.wait(10)
@@ -45,20 +45,20 @@ async def test_a_job_with_a_date_follows_the_calendar(hand: Hand) -> None:
     assert await hand.store.promote() == Promoted(1, 0, None)
 
 
-async def test_a_calendar_that_is_set_back_makes_a_date_wait_longer(hand: Hand) -> None:
+async def test_a_wall_clock_set_back_makes_a_dated_job_wait_longer(hand: Hand) -> None:
     await hand.take_in("a", run_at=START + timedelta(seconds=60))
     hand.clock.set_date(-3600)
     hand.clock.wait(100)
     assert await hand.store.promote() == Promoted(0, 0, 3560.0)
 
 
-async def test_a_date_in_the_past_means_now(hand: Hand) -> None:
+async def test_a_date_in_the_past_runs_now(hand: Hand) -> None:
     await hand.take_in("a", run_at=START - timedelta(hours=1))
     assert await hand.status("a") == "queued"
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_changed_calendar_moves_no_delay_and_no_expiry(hand: Hand, hours: int) -> None:
+async def test_a_changed_wall_clock_moves_no_delay_and_no_expiry(hand: Hand, hours: int) -> None:
     await hand.take_in("a", delay=10.0)
     await hand.take_in("b", expires=20.0)
     hand.clock.set_date(hours * 3600)
@@ -69,7 +69,7 @@ async def test_a_changed_calendar_moves_no_delay_and_no_expiry(hand: Hand, hours
     assert await hand.store.promote() == Promoted(0, 1, None)
 
 
-async def test_what_is_due_comes_in_the_order_of_its_time(hand: Hand) -> None:
+async def test_due_jobs_are_promoted_in_the_order_of_their_time(hand: Hand) -> None:
     await hand.store.declare(spec())
     await hand.take_in("c", delay=3.0)
     await hand.take_in("a", delay=1.0)
@@ -80,7 +80,7 @@ async def test_what_is_due_comes_in_the_order_of_its_time(hand: Hand) -> None:
     assert await hand.serve() == ["a", "b", "c", "d"]
 
 
-async def test_a_job_that_waits_for_its_time_stands_behind_those_that_were_there(
+async def test_a_due_job_queues_behind_the_jobs_already_queued(
     hand: Hand,
 ) -> None:
     await hand.store.declare(spec())
@@ -91,7 +91,7 @@ async def test_a_job_that_waits_for_its_time_stands_behind_those_that_were_there
     assert await hand.serve() == ["now", "later"]
 
 
-async def test_only_so_many_are_promoted_at_a_time(hand: Hand) -> None:
+async def test_a_promote_is_bounded(hand: Hand) -> None:
     await hand.take_in("a", "b", "c", delay=1.0)
     await hand.take_in("d", "e", "f", expires=1.0)
     await hand.take_in("g", delay=100.0)
@@ -102,7 +102,7 @@ async def test_only_so_many_are_promoted_at_a_time(hand: Hand) -> None:
 
 @pytest.mark.parametrize("rest", ["claim", "promote"])
 @pytest.mark.parametrize("parked", [False, True], ids=["", "with parked"])
-async def test_a_claim_ends_only_so_many_and_hands_out_none_that_has_expired(
+async def test_a_claim_expires_a_bounded_number_of_jobs_and_returns_no_expired_one(
     hand: Hand, rest: str, parked: bool
 ) -> None:
     count = 2 * EXPIRED_AT_ONCE + 50
@@ -125,7 +125,7 @@ async def test_a_claim_ends_only_so_many_and_hands_out_none_that_has_expired(
     assert (await hand.store.count(Filter()))[Status.EXPIRED] == count
 
 
-async def test_a_job_expires_where_it_waits(hand: Hand) -> None:
+async def test_a_job_expires_in_every_waiting_state(hand: Hand) -> None:
     await hand.store.declare(spec(max_per_key=1))
     await hand.start("running", key="A", session="s")
     await hand.take_in("queued", expires=5.0)
@@ -166,7 +166,7 @@ async def test_an_expiry_holds_for_the_wait_before_a_retry_too(hand: Hand) -> No
     assert await hand.status("a") == "expired"
 
 
-async def test_what_is_over_neither_expires_nor_comes_due(hand: Hand) -> None:
+async def test_a_finished_job_neither_expires_nor_becomes_due(hand: Hand) -> None:
     await hand.take_in("a", expires=5.0)
     await hand.take_in("b", delay=5.0)
     await hand.retry(await hand.start("c", "other"), wait=5.0)
@@ -176,14 +176,14 @@ async def test_what_is_over_neither_expires_nor_comes_due(hand: Hand) -> None:
     assert await hand.store.promote() == Promoted(0, 0, None)
 
 
-async def test_an_expired_turn_hands_its_session_on(hand: Hand) -> None:
+async def test_an_expired_turn_releases_its_session(hand: Hand) -> None:
     await hand.take_in("a", session="s", expires=5.0)
     await hand.take_in("b", session="s")
     hand.clock.wait(5)
     assert ids(await hand.claim()) == ["b"]
 
 
-async def test_a_retry_waits_as_long_as_it_shall(hand: Hand) -> None:
+async def test_a_retry_waits_for_its_delay(hand: Hand) -> None:
     claim = await hand.start("a")
     job = replace(claim.job, status=Status.SCHEDULED, run_at=START + timedelta(seconds=30))
     await hand.change(Change(job, claim.token, wait=30.0))
@@ -196,7 +196,7 @@ async def test_a_retry_waits_as_long_as_it_shall(hand: Hand) -> None:
     assert (claim.job.attempts, claim.job.waited) == (2, 30.0)
 
 
-async def test_a_snooze_until_a_date_follows_the_calendar(hand: Hand) -> None:
+async def test_a_snooze_until_a_date_follows_the_wall_clock(hand: Hand) -> None:
     claim = await hand.start("a")
     job = replace(claim.job, status=Status.SCHEDULED, run_at=START + timedelta(seconds=30))
     await hand.change(Change(job, claim.token))
@@ -205,28 +205,28 @@ async def test_a_snooze_until_a_date_follows_the_calendar(hand: Hand) -> None:
     assert await hand.store.promote() == Promoted(1, 0, None)
 
 
-async def test_a_snooze_until_a_date_that_has_passed_is_over_at_once(hand: Hand) -> None:
+async def test_a_snooze_until_a_past_date_ends_at_once(hand: Hand) -> None:
     claim = await hand.start("a")
     job = replace(claim.job, status=Status.SCHEDULED, run_at=START - timedelta(seconds=30))
     await hand.change(Change(job, claim.token))
     assert await hand.status("a") == "queued"
 
 
-async def test_a_job_that_comes_back_queued_does_not_wait_for_any_date(hand: Hand) -> None:
+async def test_a_job_requeued_without_a_delay_waits_for_no_date(hand: Hand) -> None:
     claim = await hand.start("a")
     job = replace(claim.job, status=Status.QUEUED, run_at=START + timedelta(seconds=30))
     await hand.change(Change(job, claim.token))
     assert await hand.status("a") == "queued"
 
 
-async def test_a_job_that_comes_back_with_a_wait_waits(hand: Hand) -> None:
+async def test_a_job_requeued_with_a_delay_waits(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.change(Change(replace(claim.job, status=Status.QUEUED), claim.token, wait=5.0))
     assert await hand.status("a") == "scheduled"
     assert (await hand.store.promote()).next_in == 5.0
 
 
-async def test_the_next_moment_is_that_of_whatever_comes_first(hand: Hand) -> None:
+async def test_the_next_due_time_is_the_earliest_of_all(hand: Hand) -> None:
     assert await hand.store.promote() == Promoted(0, 0, None)
     await hand.take_in("a", delay=50.0)
     assert (await hand.store.promote()).next_in == 50.0

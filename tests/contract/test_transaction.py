@@ -11,7 +11,7 @@ from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import Hand, entries, ids, order, refused, spec
 
 
-async def test_jobs_come_in_with_the_commit(hand: Hand) -> None:
+async def test_jobs_are_accepted_with_the_commit(hand: Hand) -> None:
     made = await hand.store.begin()
     assert entries(await made.add(JobBatch((order("a"), order("b", "other"))))) == [
         "accepted",
@@ -24,7 +24,7 @@ async def test_jobs_come_in_with_the_commit(hand: Hand) -> None:
     assert await hand.serve() == ["b"]
 
 
-async def test_what_is_taken_back_leaves_no_trace(hand: Hand) -> None:
+async def test_a_rolled_back_transaction_leaves_no_trace(hand: Hand) -> None:
     made = await hand.store.begin()
     await made.add(JobBatch((order("a", idempotency_key="k"), order("b", "new"))))
     await made.roll_back()
@@ -45,7 +45,7 @@ async def test_a_commit_of_nothing_is_harmless(hand: Hand) -> None:
     [bounded(1, OnFull.FAIL_SUBMITTER), bounded(1), fail_fast()],
     ids=["fail", "block", "fail_fast"],
 )
-async def test_what_has_no_place_is_refused_and_the_rest_comes_in(
+async def test_a_job_without_a_place_is_refused_and_the_rest_is_committed(
     hand: Hand, policy: Policy
 ) -> None:
     await hand.store.declare(spec(backpressure=policy, slots=1))
@@ -58,7 +58,7 @@ async def test_what_has_no_place_is_refused_and_the_rest_comes_in(
     assert await hand.serve() == ["a"]
 
 
-async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
+async def test_a_rejection_by_policy_is_returned_before_the_commit(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.DROP_NEWEST), slots=0))
     await hand.take_in("a")
     made = await hand.store.begin()
@@ -72,7 +72,7 @@ async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
     assert await hand.statuses("a", "b", "c", "d") == "queued queued rejected rejected"
 
 
-async def test_what_is_pushed_out_again_was_taken(hand: Hand) -> None:
+async def test_a_job_evicted_by_a_later_one_of_its_transaction_was_accepted(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=ring_buffer(1), slots=0))
     made = await hand.store.begin()
     assert entries(await made.add(JobBatch((order("a"), order("b"))))) == ["accepted", "accepted"]
@@ -80,7 +80,7 @@ async def test_what_is_pushed_out_again_was_taken(hand: Hand) -> None:
     assert await hand.statuses("a", "b") == "rejected queued"
 
 
-async def test_an_id_that_is_known_is_refused_and_the_rest_comes_in(hand: Hand) -> None:
+async def test_a_known_id_is_refused_and_the_rest_is_committed(hand: Hand) -> None:
     await hand.take_in("a")
     made = await hand.store.begin()
     await made.add(JobBatch((order("b"),)))
@@ -91,7 +91,7 @@ async def test_an_id_that_is_known_is_refused_and_the_rest_comes_in(hand: Hand) 
     assert await hand.serve() == ["a", "b"]
 
 
-async def test_a_key_stands_for_its_job_inside_and_outside(hand: Hand) -> None:
+async def test_a_key_returns_its_job_inside_and_outside_of_a_transaction(hand: Hand) -> None:
     await hand.take_in("a", idempotency_key="k")
     made = await hand.store.begin()
     for name, key, found in [("b", "k", "a"), ("c", "l", "c"), ("d", "l", "c")]:
@@ -102,7 +102,7 @@ async def test_a_key_stands_for_its_job_inside_and_outside(hand: Hand) -> None:
     assert await hand.serve() == ["a", "c"]
 
 
-async def test_a_transaction_that_is_over_takes_nothing_more(hand: Hand) -> None:
+async def test_a_finished_transaction_accepts_nothing_more(hand: Hand) -> None:
     made = await hand.store.begin()
     await made.commit()
     with pytest.raises(StoreError):
@@ -113,7 +113,7 @@ async def test_a_transaction_that_is_over_takes_nothing_more(hand: Hand) -> None
     await hand.take_in("a")
 
 
-async def test_orders_are_made_ready_for_a_users_own_transaction_or_that_is_refused(
+async def test_job_requests_are_prepared_for_a_user_transaction_or_unsupported(
     hand: Hand,
 ) -> None:
     if isinstance(hand.store, PostgresStore):

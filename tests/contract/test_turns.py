@@ -12,7 +12,7 @@ from poolhand.rules.streams import inbox_of, rollbacks_of
 from tests.contract.support import Hand, entries, order, refused, spec
 
 
-async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand) -> None:
+async def test_a_turn_in_a_free_session_is_accepted_with_every_on_busy(hand: Hand) -> None:
     for way in OnBusy:
         mine, other = f"{way} s", f"{way} t"
         assert await enter(hand, f"{way} a", way, mine) == ["accepted"]
@@ -41,7 +41,7 @@ async def test_a_turn_that_may_not_wait_is_refused_and_leaves_no_trace(hand: Han
 
 
 @pytest.mark.parametrize("way", [OnBusy.INTERRUPT, OnBusy.ROLLBACK], ids=str)
-async def test_a_turn_may_end_the_one_that_runs(hand: Hand, way: OnBusy) -> None:
+async def test_an_interrupting_turn_cancels_the_running_one(hand: Hand, way: OnBusy) -> None:
     claim = await hand.start("a", session="s")
     assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
     assert (await hand.get("a")).cancel_requested
@@ -53,7 +53,7 @@ async def test_a_turn_may_end_the_one_that_runs(hand: Hand, way: OnBusy) -> None
 
 
 @pytest.mark.parametrize("way", [OnBusy.INTERRUPT, OnBusy.ROLLBACK], ids=str)
-async def test_a_turn_may_end_the_one_that_waits(hand: Hand, way: OnBusy) -> None:
+async def test_an_interrupting_turn_cancels_the_waiting_one(hand: Hand, way: OnBusy) -> None:
     await hand.take_in("a", session="s")
     assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["accepted"]
     assert await hand.statuses("a", "b") == "cancelled queued"
@@ -64,14 +64,14 @@ async def rolled_back(hand: Hand) -> list[bytes]:
     return [line.body for line in await hand.store.read(rollbacks_of(None, "s"))]
 
 
-async def test_who_does_not_come_in_ends_nobody(hand: Hand) -> None:
+async def test_a_refused_interrupting_turn_cancels_nothing(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
     await hand.start("a", session="s")
     refused(await hand.add(order("b", session="s", on_busy=OnBusy.INTERRUPT)))
     assert not (await hand.get("a")).cancel_requested
 
 
-async def test_a_turn_joins_the_last_that_waits_or_waits_itself(hand: Hand) -> None:
+async def test_a_turn_joins_the_last_waiting_one_or_waits_itself(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     merge = OnBusy.MERGE
     assert entries(await hand.add(order("b", session="s", on_busy=merge))) == ["accepted"]
@@ -91,7 +91,7 @@ async def test_a_turn_joins_the_last_that_waits_or_waits_itself(hand: Hand) -> N
     assert await hand.statuses("b", "d", "f") == "queued blocked blocked"
 
 
-async def test_a_turn_that_has_begun_is_joined_by_nobody(hand: Hand) -> None:
+async def test_a_turn_that_has_started_is_not_joined(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     await hand.retry(claim)
     (added,) = await taken(hand, "b")
@@ -111,7 +111,7 @@ async def taken(hand: Hand, id: str) -> tuple[Added, ...]:
     return answer
 
 
-async def test_a_key_goes_before_the_session(hand: Hand) -> None:
+async def test_an_idempotency_key_is_checked_before_the_session(hand: Hand) -> None:
     await hand.start("a", session="s", idempotency_key="k")
     for way in OnBusy:
         answer = await hand.add(order("b", session="s", idempotency_key="k", on_busy=way))

@@ -46,7 +46,7 @@ async def test_a_turn_of_another_user_is_refused_and_leaves_no_trace(
     assert await users(hand, S, session_of("x", "s")) == {S: first, session_of("x", "s"): second}
 
 
-async def test_of_batches_that_come_together_the_first_begins_a_session(hand: Hand) -> None:
+async def test_the_first_of_concurrent_batches_owns_the_session(hand: Hand) -> None:
     batches = [JobBatch((order(id, session="s", user=user),)) for id, user in ("aX", "bY", "cX")]
     answers = await hand.store.add(batches)
     assert [isinstance(answer, Refusal) for answer in answers] == [False, True, False]
@@ -56,7 +56,7 @@ async def test_of_batches_that_come_together_the_first_begins_a_session(hand: Ha
     assert await users(hand, S, session_of(None, "t")) == {S: "X"}
 
 
-async def test_who_was_not_accepted_begins_no_session(hand: Hand) -> None:
+async def test_a_refused_turn_does_not_start_a_session(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1, on_full=OnFull.FAIL_SUBMITTER)))
     await hand.take_in("full")
     refused(await hand.submit("a", session="s", user="ana"))
@@ -70,7 +70,7 @@ async def test_who_was_not_accepted_begins_no_session(hand: Hand) -> None:
     assert await users(hand) == {S: "bob"}
 
 
-async def test_who_waits_for_a_place_has_begun_the_session_until_he_gives_up(hand: Hand) -> None:
+async def test_a_blocked_submitter_owns_the_session_until_it_withdraws(hand: Hand) -> None:
     policy = bounded(1, on_full=OnFull.BLOCK_SUBMITTER)
     await hand.store.declare(spec(backpressure=policy))
     await hand.take_in("full")
@@ -101,7 +101,7 @@ async def test_a_dead_turn_is_run_again_for_its_user(hand: Hand, clock: Clock) -
 # How long the owner is remembered
 
 
-async def test_a_session_without_a_state_is_forgotten_with_its_last_job(
+async def test_a_session_without_state_is_deleted_with_its_last_job(
     hand: Hand, clock: Clock
 ) -> None:
     for id in "ab":
@@ -113,7 +113,7 @@ async def test_a_session_without_a_state_is_forgotten_with_its_last_job(
     assert await users(hand) == {}
 
 
-async def test_a_session_is_forgotten_when_its_state_expires(hand: Hand, clock: Clock) -> None:
+async def test_a_session_is_deleted_when_its_state_expires(hand: Hand, clock: Clock) -> None:
     await hand.store.put([Put(S, b"{}", ttl=100.0)])
     await hand.finish(await hand.start("a", session="s", user="ana"))
     clock.wait(50.0)
@@ -125,7 +125,7 @@ async def test_a_session_is_forgotten_when_its_state_expires(hand: Hand, clock: 
     assert await users(hand) == {}
 
 
-async def test_a_session_that_is_erased_is_anybodys(hand: Hand) -> None:
+async def test_an_erased_session_can_be_started_by_any_user(hand: Hand) -> None:
     await hand.store.put([Put(S, b"{}")])
     for id, session in (("a", "s"), ("b", "t")):
         await hand.finish(await hand.start(id, session=session, user="ana"))
@@ -139,7 +139,7 @@ async def test_a_session_that_is_erased_is_anybodys(hand: Hand) -> None:
 # Concurrent first turns
 
 
-async def test_of_two_who_begin_a_session_at_the_same_time_one_has_it(
+async def test_one_user_of_concurrent_first_turns_owns_the_session(
     another: Another, clock: Clock
 ) -> None:
     stores = [await another() for _ in range(3)]
@@ -163,7 +163,7 @@ async def test_of_two_who_begin_a_session_at_the_same_time_one_has_it(
 
 
 @pytest.mark.slow
-async def test_a_session_is_not_forgotten_while_a_turn_comes_in(store_schema: str) -> None:
+async def test_a_session_is_not_deleted_while_a_turn_is_being_added(store_schema: str) -> None:
     store = PostgresStore(store_schema, Runtime())
     await store.open()
     await store.enroll(owner("hand"))
@@ -185,7 +185,7 @@ async def test_a_session_is_not_forgotten_while_a_turn_comes_in(store_schema: st
         await store.close()
 
 
-async def test_who_was_second_while_the_first_had_not_committed_is_refused(
+async def test_the_second_user_of_a_session_waits_for_the_first_commit_and_is_refused(
     store_schema: str,
 ) -> None:
     store = PostgresStore(store_schema, Runtime())

@@ -202,12 +202,12 @@ def test_blocks_are_found_with_their_lines() -> None:
     assert second.text.splitlines()[21:] == ["if True:", "    z = 3"]
 
 
-def test_an_open_block_is_a_fault() -> None:
+def test_an_unclosed_block_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"page\.md:2: this block is never closed"):
         scripts("page.md", "\n```python\nx = 1\n")
 
 
-def test_a_continuation_of_nothing_is_a_fault() -> None:
+def test_a_continuation_without_a_block_before_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"page\.md:2: there is no block before it"):
         scripts("page.md", f"{CONTINUES}\n```python\nx = 1\n```\n")
 
@@ -220,7 +220,7 @@ def test_a_continuation_of_nothing_is_a_fault() -> None:
         ("from pathlib import Path; assert list(Path().iterdir())", "AssertionError"),
     ],
 )
-def test_a_block_that_fails_is_told_by_the_line_of_its_page(
+def test_a_failing_block_is_reported_with_its_line_on_the_page(
     tmp_path: Path, code: str, said: str
 ) -> None:
     (script,) = scripts("page.md", f"# Title\n\n```python\n{code}\n```\n")
@@ -231,7 +231,7 @@ def test_a_block_that_fails_is_told_by_the_line_of_its_page(
         assert said in done.stderr
 
 
-def test_a_continued_block_knows_the_one_before(tmp_path: Path) -> None:
+def test_a_continued_block_contains_the_one_before(tmp_path: Path) -> None:
     first, _ = scripts("page.md", PAGE)
     assert run(first, tmp_path).returncode == 0
 

@@ -90,7 +90,7 @@ def codes(kind: type[errors.PoolhandError] = errors.PoolhandError) -> set[str]:
     return {kind.code}.union(*(codes(one) for one in kind.__subclasses__()))
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_target_exists() -> None:
     found = broken(REPOSITORY, [*pages(REPOSITORY), *(REPOSITORY / one for one in OTHERS)])
     assert found == [], "\n".join(found)
 

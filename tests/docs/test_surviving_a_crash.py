@@ -21,7 +21,7 @@ def lines_of(ledger: Path) -> list[str]:
     return ledger.read_text().splitlines() if ledger.exists() else []
 
 
-def test_killed_while_it_searches_orders_and_writes_it_ends_well(tmp_path: Path) -> None:
+def test_an_agent_killed_while_it_searches_orders_and_writes_completes(tmp_path: Path) -> None:
     (script,) = scripts(PAGE, (REPOSITORY / PAGE).read_text(encoding="utf-8"))
     (tmp_path / "agent.py").write_text(script.text, encoding="utf-8")
     ledger, beat = tmp_path / "ledger.txt", Event()

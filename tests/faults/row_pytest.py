@@ -73,7 +73,7 @@ flush = told_by(
 )
 checkpoint = told_by(CHECKPOINT)
 disk = told_by(
-    f"{FILE}::test_a_broken_or_full_disk_refuses_says_so_and_recovers",
-    f"{FILE}::test_a_file_that_may_not_grow_refuses_says_so_and_recovers",
+    f"{FILE}::test_a_broken_or_full_disk_is_reported_and_recovered_from",
+    f"{FILE}::test_a_file_size_limit_is_reported_and_recovered_from",
 )
 one_file = told_by(f"{FILE}::test_processes_that_write_at_once_lose_no_update", PROCESSES)

@@ -210,7 +210,7 @@ def test_a_good_history_holds_and_is_counted(tmp_path: Path) -> None:
     }
 
 
-def test_what_was_taken_back_before_it_was_acknowledged_is_no_loss(tmp_path: Path) -> None:
+def test_a_job_withdrawn_before_it_was_acknowledged_is_not_counted_as_lost(tmp_path: Path) -> None:
     story = good_story()
     take_back(story, 11)
     story.write(tmp_path)
@@ -218,7 +218,7 @@ def test_what_was_taken_back_before_it_was_acknowledged_is_no_loss(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("gone", "faults"), [(1.0, set()), (0.0, {"duplicated", "overlap"})])
-def test_what_begins_in_a_process_that_is_not_gone_yet_was_cut(
+def test_a_start_in_a_process_that_is_not_dead_yet_counts_as_interrupted(
     tmp_path: Path, gone: float, faults: set[str]
 ) -> None:
     story = Story(Plan((Item(0),)))
@@ -233,7 +233,7 @@ def test_what_begins_in_a_process_that_is_not_gone_yet_was_cut(
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_wrong_is_found(tmp_path: Path, what: str) -> None:
+def test_every_kind_of_fault_is_found(tmp_path: Path, what: str) -> None:
     deed, name = BAD[what]
     story = good_story()
     deed(story)
@@ -247,7 +247,7 @@ def test_a_damaged_file_is_found(tmp_path: Path) -> None:
     assert names(check(tmp_path).faults) == {"damaged"}
 
 
-def test_the_piece_of_a_line_spoils_no_other(tmp_path: Path) -> None:
+def test_a_torn_line_does_not_affect_other_lines(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     lines = outside.Lines(path)
     lines.write("one")

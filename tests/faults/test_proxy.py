@@ -102,7 +102,7 @@ def hears_nothing(client: socket.socket) -> bool:
         client.settimeout(LIMIT)
 
 
-def test_everything_passes_both_ways_and_so_does_the_end(proxy: Proxy, echo: Echo) -> None:
+def test_bytes_and_eof_pass_in_both_directions(proxy: Proxy, echo: Echo) -> None:
     much = bytes(range(256)) * 4000
     with closing(connect(proxy)) as client:
         assert say(client, b"hello") == b"hello"
@@ -123,7 +123,7 @@ def test_a_cut_closes_both_ends_and_new_connections_pass(proxy: Proxy, echo: Ech
         assert say(client, b"again") == b"again"
 
 
-def test_a_reset_is_told_as_one(proxy: Proxy) -> None:
+def test_a_reset_is_seen_as_a_connection_reset(proxy: Proxy) -> None:
     with closing(connect(proxy)) as client:
         say(client, b"hello")
         proxy.reset()
@@ -131,7 +131,7 @@ def test_a_reset_is_told_as_one(proxy: Proxy) -> None:
             client.recv(1)
 
 
-def test_what_is_delayed_comes_late_and_in_order(proxy: Proxy) -> None:
+def test_delayed_bytes_arrive_late_and_in_order(proxy: Proxy) -> None:
     with closing(connect(proxy)) as client:
         proxy.delay(2 * SHORT, Way.DOWN)
         client.sendall(b"one")
@@ -158,7 +158,7 @@ def test_a_half_open_connection_is_silent_and_stays_open(proxy: Proxy, echo: Ech
         assert echo.ended.wait(LIMIT)
 
 
-def test_those_who_connect_to_a_dead_line_hear_nothing_either(proxy: Proxy) -> None:
+def test_new_connections_to_a_half_open_proxy_get_no_answer(proxy: Proxy) -> None:
     proxy.half_open(new=True)
     with closing(connect(proxy)) as client:
         client.sendall(b"hello")
@@ -167,7 +167,7 @@ def test_those_who_connect_to_a_dead_line_hear_nothing_either(proxy: Proxy) -> N
         assert receive(client, 5) == b"hello"
 
 
-def test_one_way_passes_only_what_goes_that_way(proxy: Proxy, echo: Echo) -> None:
+def test_one_way_passes_bytes_in_one_direction_only(proxy: Proxy, echo: Echo) -> None:
     with closing(connect(proxy)) as client:
         say(client, b"hello")
         proxy.one_way(Way.UP)
@@ -181,7 +181,7 @@ def test_one_way_passes_only_what_goes_that_way(proxy: Proxy, echo: Echo) -> Non
         assert not echo.heard.endswith(b"again")
 
 
-def test_bytes_are_spoiled_by_the_seed(echo: Echo) -> None:
+def test_corrupted_bytes_depend_on_the_seed(echo: Echo) -> None:
     def spoiled(seed: int) -> bytes:
         with Proxy("127.0.0.1", echo.port, seed) as proxy, closing(connect(proxy)) as client:
             proxy.corrupt(10, Way.UP)
@@ -192,7 +192,7 @@ def test_bytes_are_spoiled_by_the_seed(echo: Echo) -> None:
     assert 0 < sum(byte != ord("x") for byte in spoiled(7)) < 50
 
 
-def test_who_is_refused_is_let_in_again_at_the_same_port(proxy: Proxy) -> None:
+def test_refused_clients_can_connect_again_at_the_same_port(proxy: Proxy) -> None:
     proxy.refuse()
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
@@ -201,7 +201,7 @@ def test_who_is_refused_is_let_in_again_at_the_same_port(proxy: Proxy) -> None:
         assert say(client, b"again") == b"again"
 
 
-def test_who_is_let_in_to_be_refused_is_closed_at_once(proxy: Proxy) -> None:
+def test_with_accepts_a_refused_client_is_accepted_and_closed_at_once(proxy: Proxy) -> None:
     proxy.refuse(accepts=True)
     with closing(connect(proxy)) as client:
         assert client.recv(1) == b""
@@ -210,7 +210,7 @@ def test_who_is_let_in_to_be_refused_is_closed_at_once(proxy: Proxy) -> None:
         assert say(client, b"again") == b"again"
 
 
-def test_a_server_that_is_not_there_is_a_closed_connection(proxy: Proxy, echo: Echo) -> None:
+def test_a_missing_server_closes_the_connection(proxy: Proxy, echo: Echo) -> None:
     echo.close()
     with closing(connect(proxy)) as client:
         assert client.recv(1) == b""
@@ -270,7 +270,7 @@ async def connected(wire: Proxy, server: PostgresServer) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("after", "kept"), [(True, [1, 2, 3]), (False, [1, 2])])
-async def test_a_commit_is_cut_when_it_is_made_or_before_and_nobody_can_tell(
+async def test_a_connection_is_cut_before_or_after_a_commit(
     server: PostgresServer, wire: Proxy, after: bool, kept: list[int]
 ) -> None:
     asked: list[bool] = []
@@ -314,7 +314,7 @@ async def test_a_prepared_statement_is_cut_after_it_has_run(
     assert await rows(server) == [1, 2]
 
 
-def test_who_comes_while_the_door_is_closed_is_not_left_open(echo: Echo) -> None:
+def test_a_client_that_connects_during_refuse_leaves_no_open_socket(echo: Echo) -> None:
     """A socket that was accepted and forgotten is a warning, which is an error here."""
     for _ in range(20):
         with Proxy("127.0.0.1", echo.port) as proxy:

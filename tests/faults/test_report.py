@@ -24,7 +24,7 @@ def run() -> report.History:
     return report.history([HELD, BROKEN, SKIPPED], {"seed": 7})
 
 
-def test_a_history_names_row_store_and_seed_and_what_came_of_them(tmp_path: Path) -> None:
+def test_a_history_names_row_store_seed_and_result(tmp_path: Path) -> None:
     path = tmp_path / "new" / "history.json"
     report.write(path, run())
     kept = json.loads(path.read_text())
@@ -37,7 +37,7 @@ def test_a_history_names_row_store_and_seed_and_what_came_of_them(tmp_path: Path
     assert kept["rows"][1]["faults"] == ["late: it ended after 9 s"]
 
 
-def test_a_table_says_what_holds_what_does_not_and_what_was_not_played() -> None:
+def test_a_table_lists_what_passed_failed_and_was_not_run() -> None:
     lines = [[cell.strip() for cell in line.split("|")] for line in report.table(run()).split("\n")]
     assert [(line[1], line[2], line[3], line[-2]) for line in lines[2:]] == [
         ("kills", "sqlite", "2,000", "yes"),
@@ -51,7 +51,7 @@ def test_a_table_says_what_holds_what_does_not_and_what_was_not_played() -> None
     ]
 
 
-def test_a_run_is_published_in_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_a_published_run_replaces_the_one_before(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nwhat was there\n{END}\nafter\n")
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_a_run_is_published_in_the_place_of_the_one_before(tmp_path: Path) -> No
     assert "what was there" not in text
 
 
-def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
+def test_a_page_without_a_marker_is_left_unchanged(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing")
     with pytest.raises(ValueError, match="has no place"):
@@ -71,7 +71,7 @@ def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
     assert page.read_text() == "nothing"
 
 
-def test_every_row_of_the_table_is_told_on_the_page_of_promises() -> None:
+def test_every_row_of_the_fault_table_is_on_the_promises_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [name for name in ROWS if f"\n| {name} |" not in text] == []
     assert text.count(BEGIN) == text.count(END) == 1

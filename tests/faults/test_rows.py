@@ -81,14 +81,14 @@ def expect(verdict: Verdict, **figures: float) -> None:
 
 
 @on_sqlite
-def test_a_process_killed_ten_times_loses_nothing_and_repeats_only_what_it_ran(
+def test_a_process_killed_ten_times_loses_no_job_and_repeats_only_running_ones(
     ground: Ground,
 ) -> None:
     expect(kills(ground, SHORT), kills=10, lost=0, unexpected=0, duplicated=0)
 
 
 @on_both
-def test_a_process_that_starts_again_takes_its_leases_back_before_it_claims(
+def test_a_restarted_process_reclaims_its_leases_before_it_claims(
     ground: Ground,
 ) -> None:
     expect(restart(ground, SHORT), recovered=10)
@@ -100,7 +100,7 @@ def test_four_processes_on_one_store_share_the_work_its_caps_and_its_turns(groun
 
 
 @on_sqlite
-def test_poison_ends_dead_and_takes_no_neighbour_along(ground: Ground) -> None:
+def test_a_poison_job_ends_dead_and_no_neighbour_fails(ground: Ground) -> None:
     expect(poison(ground, SHORT), dead=3, lost=0)
 
 
@@ -110,7 +110,7 @@ def test_an_orderly_stop_charges_no_attempt_and_does_nothing_twice(ground: Groun
 
 
 @on_both
-def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
+def test_a_worker_with_an_expired_lease_cannot_overwrite_its_successor(
     ground: Ground,
 ) -> None:
     expect(fence(ground, SHORT), late_results=4, recovered=4, duplicated=0)
@@ -138,17 +138,21 @@ def test_a_server_that_crashes_under_load_keeps_what_was_accepted(ground: Ground
 
 
 @on_postgres
-def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_made_twice(ground: Ground) -> None:
+def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_repeated(ground: Ground) -> None:
     expect(cut_commits(ground, SHORT), lost=0, unexpected=0, duplicated=0, recovered=0)
 
 
 @on_postgres
-def test_who_starts_before_its_server_gets_in_when_that_comes(ground: Ground) -> None:
+def test_a_process_started_before_its_server_connects_when_the_server_starts(
+    ground: Ground,
+) -> None:
     expect(absent(ground, SHORT), accepted=60, lost=0, duplicated=0)
 
 
 @on_both
-def test_random_bytes_as_orders_and_hints_end_dead_and_disturb_nobody(ground: Ground) -> None:
+def test_random_bytes_as_job_requests_and_notifications_end_dead_without_harm(
+    ground: Ground,
+) -> None:
     expect(garbled(ground, SHORT), accepted=150, garbled=50, duplicated=0)
 
 
@@ -158,7 +162,7 @@ def test_a_job_that_blocks_its_loop_is_named_and_keeps_its_lease(ground: Ground)
 
 
 @on_both
-def test_a_process_out_of_descriptors_says_so_and_goes_on(ground: Ground) -> None:
+def test_a_process_out_of_file_descriptors_reports_it_and_recovers(ground: Ground) -> None:
     expect(descriptors(ground, SHORT), accepted=60, lost=0, duplicated=0)
 
 
@@ -172,13 +176,13 @@ def test_a_farm_replaces_workers_that_were_killed_and_loses_none_of_their_jobs(
 
 @in_full
 @on_postgres
-def test_workers_that_lost_their_supervisor_give_their_jobs_back_and_end(ground: Ground) -> None:
+def test_workers_without_a_supervisor_hand_their_jobs_back_and_exit(ground: Ground) -> None:
     expect(farm_supervisor(ground, SHORT), lost=0, duplicated=0, crashes=0)
 
 
 @in_full
 @on_sqlite
-def test_a_farm_that_is_stopped_charges_no_attempt_and_told_twice_it_ends_at_once(
+def test_a_stopped_farm_charges_no_attempt_and_a_second_signal_ends_it_at_once(
     ground: Ground,
 ) -> None:
     expect(farm_term(ground, SHORT), lost=0, duplicated=0, recovered=0)
@@ -193,13 +197,13 @@ def test_workers_that_are_replaced_under_load_do_everything_once(ground: Ground)
 
 @in_full
 @on_sqlite
-def test_a_farm_that_is_stopped_leaves_another_one_alone(ground: Ground) -> None:
+def test_stopping_a_farm_leaves_another_farm_running(ground: Ground) -> None:
     expect(farm_two(ground, SHORT), lost=0, duplicated=0, crashes=0)
 
 
 @in_full
 @on_sqlite
-def test_poison_in_a_farm_ends_dead_and_takes_no_neighbour_along(ground: Ground) -> None:
+def test_a_poison_job_in_a_farm_ends_dead_and_no_neighbour_fails(ground: Ground) -> None:
     expect(farm_poison(ground, SHORT, good=30, poisons=2), accepted=32, dead=2, lost=0)
 
 
@@ -227,7 +231,7 @@ def test_a_bug_planted_on_purpose_is_found(ground: Ground, bug: str) -> None:
 
 
 @on_sqlite
-def test_a_process_that_ends_by_itself_before_anybody_looks_is_told(ground: Ground) -> None:
+def test_a_process_that_exits_by_itself_is_reported(ground: Ground) -> None:
     with begin(ground, Plan((Item(0),))) as crew:
         broken = crew.start("broken", slots=-1)
         until("it has ended", lambda: not broken.alive)

@@ -60,7 +60,7 @@ def job(id: str, status: str = "completed", **more: Any) -> dict[str, Any]:
     return {"id": id, "status": status, "dead": False, "error": None, "continues": None, **more}
 
 
-def test_a_history_without_a_fault_has_none(tmp_path: Path) -> None:
+def test_a_correct_history_has_no_faults(tmp_path: Path) -> None:
     assert Run().faults(tmp_path) == []
 
 
@@ -99,7 +99,7 @@ def never_done(run: Run) -> None:
         (never_done, "unfinished"),
     ],
 )
-def test_every_fault_is_named(tmp_path: Path, spoil: Any, named: str) -> None:
+def test_every_fault_is_reported_by_name(tmp_path: Path, spoil: Any, named: str) -> None:
     run = Run()
     spoil(run)
     assert run.faults(tmp_path) == [named]

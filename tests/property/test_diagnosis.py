@@ -72,7 +72,7 @@ def has_ended(condition: Condition, history: list[Sample], told_at: int, at: int
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(histories())
-def test_an_incident_is_told_when_it_has_lasted_and_once_until_it_has_ended(
+def test_an_incident_is_reported_once_after_it_has_lasted_and_until_it_has_ended(
     history: list[Sample],
 ) -> None:
     diagnosis = Diagnosis()

@@ -159,7 +159,7 @@ def watch(policy: Policy, weights: dict[str, int], slots: int, cap: int | None) 
 @pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(POLICIES, st.integers(1, 3), st.sampled_from([None, None, 1, 2]), STEPS)
-def test_of_two_backlogged_keys_neither_gets_more_than_a_turn_beyond_the_running_round(
+def test_neither_of_two_backlogged_keys_gets_more_than_one_turn_ahead(
     policy: Policy, slots: int, cap: int | None, steps: list[Step]
 ) -> None:
     umpire = watch(policy, {}, slots, cap)

@@ -79,7 +79,7 @@ class Floor:
 
 
 @given(farms(), st.lists(st.integers(0, 500), max_size=60), st.integers(0, 40))
-def test_the_number_is_never_outside_of_the_bounds_and_moves_by_no_more_than_a_batch(
+def test_the_worker_count_stays_within_bounds_and_changes_by_at_most_a_batch(
     settings: FarmSettings, demands: list[int], start: int
 ) -> None:
     floor = Floor(settings, start)
@@ -94,7 +94,7 @@ def test_the_number_is_never_outside_of_the_bounds_and_moves_by_no_more_than_a_b
 
 
 @given(farms(), st.integers(0, 700), st.integers(0, 30))
-def test_a_steady_load_comes_to_rest_after_two_turns_at_most(
+def test_under_a_steady_load_the_worker_count_changes_direction_at_most_twice(
     settings: FarmSettings, demand: int, start: int
 ) -> None:
     floor = Floor(settings, start)
@@ -108,7 +108,7 @@ def test_a_steady_load_comes_to_rest_after_two_turns_at_most(
 
 
 @given(farms(), st.integers(0, 30))
-def test_an_idle_farm_comes_down_to_its_minimum_each_step_after_a_cooldown(
+def test_an_idle_farm_scales_down_to_its_minimum_one_step_per_cooldown(
     settings: FarmSettings, start: int
 ) -> None:
     floor = Floor(settings, start)
@@ -124,7 +124,7 @@ def test_an_idle_farm_comes_down_to_its_minimum_each_step_after_a_cooldown(
 
 
 @given(farms(), st.integers(1, 1000))
-def test_a_load_without_room_calls_a_batch_at_every_look(
+def test_an_overloaded_farm_adds_one_batch_of_workers_per_check(
     settings: FarmSettings, demand: int
 ) -> None:
     floor = Floor(settings)
@@ -135,7 +135,7 @@ def test_a_load_without_room_calls_a_batch_at_every_look(
 
 
 @given(farms(), st.integers(0, 1000))
-def test_what_is_told_to_others_has_room_for_the_load_and_is_the_least_that_has(
+def test_the_reported_worker_count_is_the_least_that_fits_the_load(
     settings: FarmSettings, demand: int
 ) -> None:
     wanted, slots = wanted_for(settings, demand), settings.prefetch_per_worker
@@ -147,7 +147,7 @@ COUNTS = st.integers(0, 1000)
 
 
 @given(COUNTS, COUNTS, st.none() | st.integers(1, 100), st.booleans())
-def test_what_could_run_is_at_least_what_runs_and_at_most_what_there_is(
+def test_the_runnable_count_is_between_running_and_running_plus_queued(
     running: int, queued: int, slots: int | None, paused: bool
 ) -> None:
     assert running <= runnable(running, queued, slots, paused) <= running + queued

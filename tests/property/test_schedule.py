@@ -90,7 +90,7 @@ class Farm:
     missed=st.sampled_from(list(Missed)),
     moves=st.lists(st.tuples(steps, st.integers(0, 2), st.booleans()), max_size=60),
 )
-def test_no_moment_is_done_twice_and_none_is_lost(
+def test_no_scheduled_moment_runs_twice_or_is_lost(
     when: When, missed: Missed, moves: list[tuple[timedelta, int, bool]]
 ) -> None:
     farm = Farm(Schedule("t", when, missed), 3)
@@ -117,7 +117,7 @@ def test_no_moment_is_done_twice_and_none_is_lost(
 
 
 @given(when=whens, gap=st.floats(0, 2_000_000), most=st.integers(1, 1_000), late=st.floats(0, 9e4))
-def test_the_newest_moments_are_those_that_counting_finds(
+def test_the_newest_moments_match_a_naive_count(
     when: When, gap: float, most: int, late: float
 ) -> None:
     since = START + timedelta(seconds=late)
@@ -131,7 +131,7 @@ def test_the_newest_moments_are_those_that_counting_finds(
     length=st.integers(1, 600),
     missed=st.sampled_from([Missed.ONCE, Missed.ALL]),
 )
-def test_a_clock_that_was_ahead_for_a_while_loses_nothing_that_comes_later(
+def test_a_clock_that_was_ahead_for_a_while_loses_no_later_moment(
     when: When, ahead: int, length: int, missed: Missed
 ) -> None:
     schedule, past = Schedule("t", when, missed), begin(START)

@@ -162,7 +162,7 @@ def test_a_pool_grows_until_it_meets_the_load_or_its_maximum(scale: Autoscale, s
 
 @settings(max_examples=examples(200))
 @given(st.integers(1, 10), STEPS)
-def test_without_a_bound_the_backlog_alone_makes_a_pool_grow(fewest: int, step: Step) -> None:
+def test_an_unbounded_pool_grows_by_its_backlog(fewest: int, step: Step) -> None:
     scale = Autoscale(min=fewest, max=60, up_at=1.0, cooldown=0)
     floor = Floor(scale, changed(step, capacity=None))
     floor.play_step()
@@ -200,7 +200,7 @@ TRENDS = st.builds(
 @settings(max_examples=examples(250))
 @given(autoscales(), LOADS, TRENDS, st.floats(100, 200))
 @example(Autoscale(min=1, up_at=0.7 + 0.1, step=1.0), PoolLoad(50, 8, 0, 0), PoolTrend(low=5), 1)
-def test_a_shrink_never_makes_the_same_load_a_high_one(
+def test_a_shrink_never_raises_the_load_above_the_scale_up_threshold(
     scale: Autoscale, load: PoolLoad, trend: PoolTrend, now: float
 ) -> None:
     decision = decide(scale, load, trend, now)
@@ -212,7 +212,9 @@ def test_a_shrink_never_makes_the_same_load_a_high_one(
 
 @settings(max_examples=examples(50))
 @given(st.integers(1, 100_000), st.floats(0.05, 1), st.floats(0.01, 2))
-def test_the_largest_pools_keep_the_promises_too(most: int, step: float, share: float) -> None:
+def test_the_largest_pools_grow_and_shrink_as_promised(
+    most: int, step: float, share: float
+) -> None:
     scale = Autoscale(min=1, max=most, step=step)
     need = ceil(share * most)
     floor = Floor(scale, Step(need, 1, None, False, 1, 2))

@@ -186,7 +186,7 @@ def test_the_order_is_that_of_a_naive_queue(strategy: Strategy, steps: list[Step
 
 @settings(max_examples=examples(200))
 @given(STRATEGIES, STEPS)
-def test_those_ahead_are_counted_as_they_will_go_if_nobody_else_comes(
+def test_jobs_ahead_are_counted_in_the_order_they_will_be_served(
     strategy: Strategy, steps: list[Step]
 ) -> None:
     ready: Ready[Entry] = Ready(strategy)

@@ -115,7 +115,7 @@ REPORTS = st.builds(
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(JSON, st.sampled_from([None, RING]))
-def test_any_json_value_comes_back_exactly(value: Any, ring: KeyRing | None) -> None:
+def test_any_json_value_round_trips_exactly(value: Any, ring: KeyRing | None) -> None:
     again = decode(encode(value, limits=LIMITS, ring=ring), limits=LIMITS, ring=ring)
     # By their text, which distinguishes 1 from 1.0 and True, and 0.0 from -0.0.
     assert repr(again) == repr(value)
@@ -124,7 +124,7 @@ def test_any_json_value_comes_back_exactly(value: Any, ring: KeyRing | None) -> 
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(MSGPACK)
-def test_any_msgpack_value_comes_back_exactly(value: Any) -> None:
+def test_any_msgpack_value_round_trips_exactly(value: Any) -> None:
     again = decode(encode(value, codec="msgpack", limits=LIMITS), limits=LIMITS)
     assert repr(again) == repr(value)
 
@@ -132,7 +132,7 @@ def test_any_msgpack_value_comes_back_exactly(value: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(REPORTS, st.sampled_from(["json", "msgpack"]))
-def test_any_typed_value_comes_back(report: Report, codec: str) -> None:
+def test_any_typed_value_round_trips(report: Report, codec: str) -> None:
     assert decode(encode(report, codec=codec), Report) == report
 
 
@@ -218,12 +218,12 @@ def depth_of(value: Any) -> int:
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(JSON, st.integers(0, 8))
-def test_the_depth_of_json_is_what_a_walk_finds(value: Any, depth: int) -> None:
+def test_the_depth_of_json_matches_a_walk_over_the_value(value: Any, depth: int) -> None:
     assert json_is_deeper(msgspec.json.encode(value), depth) == (depth_of(value) > depth)
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(MSGPACK, st.integers(0, 8))
-def test_the_depth_of_msgpack_is_what_a_walk_finds(value: Any, depth: int) -> None:
+def test_the_depth_of_msgpack_matches_a_walk_over_the_value(value: Any, depth: int) -> None:
     assert msgpack_is_deeper(msgspec.msgpack.encode(value), depth) == (depth_of(value) > depth)

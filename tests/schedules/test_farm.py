@@ -47,7 +47,7 @@ def test_some_farms_keep_the_promises() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_whatever_happens_to_a_farm_every_job_ends_once_and_nothing_is_lost(chunk: int) -> None:
+def test_in_every_seeded_farm_each_job_ends_once_and_none_is_lost(chunk: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
         seen.update(run_farm(seed))

@@ -78,7 +78,7 @@ def asked(session: str, query: str) -> dict[str, str]:
     return {"session_id": session, "query": query}
 
 
-async def test_a_question_may_stand_in_the_address_in_the_body_or_in_both(
+async def test_a_question_may_be_in_the_query_string_the_body_or_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     door = Door(2, 4)
@@ -129,7 +129,7 @@ async def test_a_full_pool_refuses_at_once_and_recovers(monkeypatch: pytest.Monk
         assert (await client.post(RUN, params=asked("s9", "hello"))).status_code == 200
 
 
-async def test_many_callers_are_served_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_callers_are_served_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     door = Door(20, 80)
     async with serving(monkeypatch, door.pool) as client:
         calls = [
@@ -143,7 +143,7 @@ async def test_many_callers_are_served_side_by_side(monkeypatch: pytest.MonkeyPa
     assert results == [f"s{number} asked {number}" for number in range(100)]
 
 
-async def test_a_stopping_pool_finishes_what_it_has_and_takes_nothing_new(
+async def test_a_draining_pool_finishes_running_jobs_and_accepts_no_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     door = Door(1, 5)
@@ -290,7 +290,7 @@ async def test_a_server_that_is_full_refuses_and_recovers() -> None:
 
 
 @pytest.mark.slow
-async def test_a_server_told_to_stop_answers_who_waits_and_ends_well() -> None:
+async def test_a_stopped_server_answers_its_open_requests_and_exits_cleanly() -> None:
     async with server("--workers", "1", "--think", "2") as one:
         calls = [
             asyncio.create_task(one.client.post(RUN, params=asked(f"s{number}", "why")))
@@ -306,7 +306,7 @@ async def test_a_server_told_to_stop_answers_who_waits_and_ends_well() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fastapi", "uvicorn"])
-def test_what_is_missing_is_named(name: str) -> None:
+def test_a_missing_dependency_is_named(name: str) -> None:
     code = (
         f"import runpy, sys; sys.modules[{name!r}] = None; "
         f"runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"

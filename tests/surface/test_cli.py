@@ -109,14 +109,14 @@ def test_jobs_are_listed_newest_first_in_a_pipe(desk: Desk) -> None:
     assert rows[0].endswith("no worker serves pool 'chat'")
 
 
-def test_an_empty_list_is_fine_and_says_so_beside_the_output(desk: Desk) -> None:
+def test_an_empty_list_succeeds_and_is_reported_on_stderr(desk: Desk) -> None:
     result = desk.run("jobs", "list")
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr == "no such jobs\n"
     assert desk.json("jobs", "list") == {"jobs": [], "after": None}
 
 
-def test_pages_go_on_where_the_one_before_ended(desk: Desk) -> None:
+def test_a_page_continues_where_the_previous_one_ended(desk: Desk) -> None:
     ids = [desk.add() for _ in range(3)]
     page = desk.json("jobs", "list", "--limit", "2")
     assert [job["id"] for job in page["jobs"]] == ids[:0:-1]
@@ -146,7 +146,7 @@ def test_a_filter_chooses_jobs(desk: Desk, flag: str, value: str) -> None:
     assert [job["id"] for job in page["jobs"]] == [wanted]
 
 
-def test_several_states_may_be_asked_for(desk: Desk) -> None:
+def test_several_states_may_be_given(desk: Desk) -> None:
     ids = {desk.add(), desk.add(delay=60.0)}
     desk.dead(pool="other")
     page = desk.json("jobs", "list", "--status", "queued", "--status", "scheduled")
@@ -169,21 +169,21 @@ def test_a_job_is_shown_with_its_error_and_what_to_do(desk: Desk) -> None:
     assert (shown["id"], shown["dead"], shown["error"]["type"]) == (id, True, "ValueError")
 
 
-def test_a_job_says_why_it_waits(desk: Desk) -> None:
+def test_a_waiting_job_is_shown_with_the_reason(desk: Desk) -> None:
     id = desk.add()
     assert desk.json("jobs", "show", id)["reason"] == "no_worker"
     desk.run("pools", "pause", "chat")
     assert "why           the pool is paused; resume it" in desk.run("jobs", "show", id).stdout
 
 
-def test_a_job_that_is_not_there_is_not_found(desk: Desk) -> None:
+def test_an_unknown_job_is_not_found(desk: Desk) -> None:
     result = desk.run("jobs", "show", "nothing", code=3)
     assert result.stdout == ""
     assert result.stderr == "poolhand: there is no job 'nothing'; see `poolhand jobs list`\n"
     assert desk.run("jobs", "show", "nothing", "--json", code=3).stdout == ""
 
 
-def test_jobs_are_cancelled_by_whoever_says_so(desk: Desk) -> None:
+def test_a_cancel_is_audited_with_the_name_given_by_by(desk: Desk) -> None:
     ids = [desk.add(), desk.add()]
     result = desk.run("jobs", "cancel", *ids, "--by", "anna")
     assert result.stdout.splitlines() == [f"{id}: it is cancelled" for id in ids]
@@ -191,14 +191,16 @@ def test_jobs_are_cancelled_by_whoever_says_so(desk: Desk) -> None:
     assert (line["by"], line["job"]) == ("anna", ids[0])
 
 
-def test_who_does_it_is_who_is_logged_in(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_actor_is_the_logged_in_user(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOGNAME", "bert")
     desk.run("jobs", "cancel", desk.add())
     (line,) = desk.json("audit", "--kind", "pool_cancel")["lines"]
     assert line["by"] == "bert"
 
 
-def test_what_cannot_be_cancelled_is_told_and_counts(desk: Desk) -> None:
+def test_jobs_that_cannot_be_cancelled_are_reported_and_set_the_exit_code(desk: Desk) -> None:
     waiting, over = desk.add(), desk.dead(pool="other")
     result = desk.run("jobs", "cancel", waiting, over, "nothing", code=1)
     assert result.stdout == f"{waiting}: it is cancelled\n"
@@ -226,7 +228,7 @@ def test_a_failed_job_runs_again_as_a_new_one(desk: Desk) -> None:
 # Dead letters
 
 
-def test_dead_letters_are_those_that_failed_and_were_not_rerun(desk: Desk) -> None:
+def test_dead_letters_are_failed_jobs_that_were_not_rerun(desk: Desk) -> None:
     rerun, dead = desk.dead(), desk.dead("fetch")
     desk.add()
     desk.run("dead", "retry", rerun)
@@ -247,7 +249,7 @@ def test_all_dead_letters_of_a_filter_run_again(desk: Desk) -> None:
     assert desk.json("dead", "list")["jobs"] == []
 
 
-def test_a_retry_that_a_full_pool_refuses_is_told(desk: Desk) -> None:
+def test_a_retry_refused_by_a_full_pool_is_reported(desk: Desk) -> None:
     async def crowd(world: World) -> list[str]:
         await world.declare("p", slots=1, backpressure=Bounded(2, OnFull.FAIL_SUBMITTER))
         return [await world.dead(pool="p") for _ in range(3)]
@@ -261,7 +263,7 @@ def test_a_retry_that_a_full_pool_refuses_is_told(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--pool", "p"], ["j-1", "--all"], ["j-1", "--pool", "p"]])
-def test_it_must_be_clear_which_dead_letters_are_meant(desk: Desk, words: list[str]) -> None:
+def test_a_retry_without_ids_or_all_is_refused(desk: Desk, words: list[str]) -> None:
     result = desk.run("dead", "retry", *words, code=2)
     assert result.stderr == "poolhand: give the ids of jobs, or --all with or without filters\n"
 
@@ -302,7 +304,7 @@ def test_a_pool_is_paused_and_resumed(desk: Desk) -> None:
     ]
 
 
-def test_a_pool_is_resized_until_its_declaration_is_asked_for(desk: Desk) -> None:
+def test_a_pool_stays_resized_until_it_is_reset_to_its_declaration(desk: Desk) -> None:
     desk.do(lambda world: world.declare("p", slots=2))
     assert desk.json("pools", "resize", "p", "7")["slots"] == 7
     assert "7 (declared: 2)" in desk.run("pools", "list").stdout
@@ -310,13 +312,13 @@ def test_a_pool_is_resized_until_its_declaration_is_asked_for(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize("words", [[], ["3", "--declared"], ["0"], ["many"]])
-def test_a_size_that_is_none_is_a_wrong_call(desk: Desk, words: list[str]) -> None:
+def test_an_invalid_size_is_a_usage_error(desk: Desk, words: list[str]) -> None:
     desk.add()
     desk.run("pools", "resize", "chat", *words, code=2)
 
 
 @pytest.mark.parametrize("words", [["pause"], ["resume"], ["resize"]])
-def test_a_pool_that_is_not_there_is_not_found(desk: Desk, words: list[str]) -> None:
+def test_an_unknown_pool_is_not_found(desk: Desk, words: list[str]) -> None:
     desk.add(pool="research")
     slots = ["3"] if words == ["resize"] else []
     near = desk.run("pools", *words, "reserch", *slots, code=3)
@@ -328,7 +330,7 @@ def test_a_pool_that_is_not_there_is_not_found(desk: Desk, words: list[str]) -> 
 @pytest.mark.parametrize(
     "words", [["dead", "retry"], ["dead", "drop"], ["jobs", "cancel"]], ids=" ".join
 )
-def test_nothing_is_done_to_jobs_of_a_pool_that_is_not_there(desk: Desk, words: list[str]) -> None:
+def test_no_job_is_changed_when_the_pool_is_unknown(desk: Desk, words: list[str]) -> None:
     desk.dead(pool="research")
     yes = [] if words == ["dead", "retry"] else ["--yes"]
     slip = desk.run(*words, "--all", *yes, "--pool", "reserch", code=3)
@@ -337,7 +339,7 @@ def test_nothing_is_done_to_jobs_of_a_pool_that_is_not_there(desk: Desk, words: 
 
 
 @pytest.mark.parametrize("words", [["jobs", "list"], ["dead", "list"]], ids=" ".join)
-def test_a_filter_by_a_pool_that_is_not_there_is_told(desk: Desk, words: list[str]) -> None:
+def test_a_filter_by_an_unknown_pool_warns_with_a_suggestion(desk: Desk, words: list[str]) -> None:
     desk.dead(pool="research")
     slip = desk.run(*words, "--pool", "reserch")
     hint = "poolhand: there is no pool 'reserch'; did you mean 'research'?\n"
@@ -349,7 +351,7 @@ def test_a_filter_by_a_pool_that_is_not_there_is_told(desk: Desk, words: list[st
 # Audit
 
 
-def test_the_audit_log_shows_its_end_or_goes_on_from_a_number(desk: Desk) -> None:
+def test_the_audit_log_shows_its_newest_lines_or_continues_after_a_number(desk: Desk) -> None:
     ids = [desk.add() for _ in range(5)]
     last = desk.json("audit", "--limit", "2")
     assert [line["job"] for line in last["lines"]] == ids[3:]
@@ -366,7 +368,7 @@ def test_the_audit_log_shows_its_end_or_goes_on_from_a_number(desk: Desk) -> Non
 # Text of others
 
 
-def test_text_of_others_is_shown_as_text(desk: Desk) -> None:
+def test_user_text_is_escaped(desk: Desk) -> None:
     id = desk.dead(HOSTILE, HOSTILE, key=HOSTILE, session=HOSTILE, tenant=HOSTILE)
     desk.add(pool=HOSTILE)
     desk.run("pools", "pause", HOSTILE)
@@ -407,7 +409,7 @@ def test_json_of_hostile_text_is_whole(desk: Desk) -> None:
 # Commands do not change what an operator left
 
 
-def test_acts_are_kept_in_the_file(desk: Desk) -> None:
+def test_operator_actions_are_stored_in_the_file(desk: Desk) -> None:
     old = desk.dead()
     desk.run("jobs", "retry", old)
     desk.run("pools", "resize", "chat", "4")
@@ -435,14 +437,14 @@ def test_dead_letters_are_exported_with_their_calls_and_dropped(desk: Desk) -> N
     assert desk.json("dead", "list")["jobs"] == []
 
 
-def test_what_is_no_dead_letter_is_not_dropped(desk: Desk) -> None:
+def test_a_job_that_is_not_a_dead_letter_is_not_dropped(desk: Desk) -> None:
     waiting = desk.add()
     result = desk.run("dead", "drop", waiting, code=4)
     assert "it is not a dead letter: queued" in result.stderr
     assert desk.json("jobs", "show", waiting)["status"] == "queued"
 
 
-def test_a_misspelt_variable_is_warned_of_by_commands_that_look_at_a_store(
+def test_commands_that_read_a_store_warn_about_a_misspelt_variable(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each process warns once of a variable, and all stores are tested in this one.
@@ -452,7 +454,7 @@ def test_a_misspelt_variable_is_warned_of_by_commands_that_look_at_a_store(
     assert told.count(f"poolhand: {name} is not a variable of poolhand and has no effect; ") == 1
 
 
-def test_a_store_of_the_environment_that_is_none_is_named_by_its_variable(
+def test_an_invalid_store_from_the_environment_is_reported_with_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("POOLHAND_STORE", "sqlte:///x.db")
@@ -462,7 +464,7 @@ def test_a_store_of_the_environment_that_is_none_is_named_by_its_variable(
         App()
 
 
-def test_an_id_that_is_too_short_says_how_long_it_must_be(desk: Desk) -> None:
+def test_an_id_prefix_that_is_too_short_is_refused_with_the_minimum_length(desk: Desk) -> None:
     desk.add(id="1a-long-id")
     for words in (("jobs", "show"), ("jobs", "cancel")):
         told = desk.run(*words, "1a", code=2).stderr
@@ -479,7 +481,9 @@ def test_work_names_its_argument_when_that_is_no_app() -> None:
     ("given", "meant"),
     [("a", "a:app"), ("a.py", "a:app"), ("./src/a.py:own", "src.a:own"), ("a b", None)],
 )
-def test_work_says_how_to_name_the_app_of_a_file_or_module(given: str, meant: str | None) -> None:
+def test_work_explains_how_to_name_the_app_of_a_file_or_module(
+    given: str, meant: str | None
+) -> None:
     told = run("work", given, code=2).stderr
     assert ("did you mean" in told) is (meant is not None)
     assert f"; did you mean {meant}?" in told or meant is None

@@ -33,7 +33,7 @@ def counts(desk: Desk) -> dict[str, int]:
 # Filters
 
 
-def test_jobs_are_found_by_when_and_for_whom_they_were_submitted(desk: Desk) -> None:
+def test_jobs_are_found_by_submit_time_and_submitter(desk: Desk) -> None:
     first, second = desk.add(user="ada"), desk.add(user="bob")
     assert listed(desk, "--user", "ada") == [first]
     assert listed(desk, "--since", "1h") == [second, first]
@@ -50,20 +50,20 @@ def test_jobs_are_found_by_when_and_for_whom_they_were_submitted(desk: Desk) -> 
 @pytest.mark.parametrize(
     "when", ["2x", "h", "", "yesterday", "2030-13-01", "\x1b[31m", "9" * 40 + "d"]
 )
-def test_a_time_that_is_none_says_how_one_is_given(desk: Desk, when: str) -> None:
+def test_an_invalid_time_is_refused_with_an_example(desk: Desk, when: str) -> None:
     told = desk.run("jobs", "list", "--since", when, code=2).stderr
     assert "is not a time; give one such as 90s, 15m, 2h, 3d, 1w (before now)" in told
     assert "\x1b" not in told
 
 
-def test_a_time_is_a_span_before_now_or_a_moment_of_utc() -> None:
+def test_a_time_is_a_duration_before_now_or_a_utc_timestamp() -> None:
     now = datetime.now(UTC)
     assert abs(now - timedelta(hours=1, minutes=30) - moment("1h30m")) < timedelta(minutes=1)
     assert moment("2030-01-31T12:00") == datetime(2030, 1, 31, 12, tzinfo=UTC)
     assert moment("2030-01-31T12:00+02:00") == datetime(2030, 1, 31, 10, tzinfo=UTC)
 
 
-def test_a_span_that_is_the_wrong_way_round_is_refused(desk: Desk) -> None:
+def test_a_reversed_time_range_is_refused(desk: Desk) -> None:
     told = desk.run("jobs", "list", "--since", "1h", "--until", "2h", code=2).stderr
     assert "is not before until=" in told
 
@@ -94,7 +94,7 @@ def test_an_id_that_several_begin_with_is_an_error_that_lists_them(desk: Desk) -
 # Cancelling many
 
 
-def test_all_jobs_that_filters_mean_are_cancelled(desk: Desk) -> None:
+def test_all_jobs_that_match_the_filters_are_cancelled(desk: Desk) -> None:
     for pool in ("a", "a", "b"):
         desk.add("fetch", pool, tenant="t")
     result = desk.run("jobs", "cancel", "--all", "--yes", "--pool", "a", "--tenant", "t")
@@ -104,7 +104,7 @@ def test_all_jobs_that_filters_mean_are_cancelled(desk: Desk) -> None:
     assert summary == {"done": 1, "not_done": 0, "answers": []}
 
 
-def test_a_yes_beside_an_id_cancels_only_that_job(desk: Desk) -> None:
+def test_yes_with_an_id_cancels_only_that_job(desk: Desk) -> None:
     first, _ = desk.add(), desk.add()
     result = desk.run("jobs", "cancel", first, "--yes")
     assert result.stdout == f"{first}: it is cancelled\n"
@@ -129,7 +129,9 @@ def test_a_script_cancels_many_jobs_only_with_a_yes(desk: Desk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", "cancelled"), (b"\n", "queued")])
-def test_on_a_terminal_it_says_how_many_and_asks(tmp_path: Path, answer: bytes, left: str) -> None:
+def test_on_a_terminal_a_bulk_cancel_shows_the_count_and_asks(
+    tmp_path: Path, answer: bytes, left: str
+) -> None:
     desk = Desk(f"sqlite:///{tmp_path}/agents.db")
     run("migrate", "--store", desk.url)
     desk.add()
@@ -186,7 +188,7 @@ def brief(**arguments: Any) -> bytes:
     return write_call_record(CallRecord("work", encode(call)))
 
 
-def test_arguments_and_result_are_shown_where_they_are_asked_for(desk: Desk) -> None:
+def test_arguments_and_result_are_shown_on_request(desk: Desk) -> None:
     id = desk.add(brief=brief(city=HOSTILE))
     assert "arguments: " not in desk.run("jobs", "show", id).stdout
     shown = desk.run("jobs", "show", id, "--payload").stdout

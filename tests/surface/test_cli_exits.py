@@ -42,7 +42,7 @@ def test_an_error_ends_with_its_code(kind: type[PoolhandError], code: int) -> No
     assert code_of_error(made(kind)) == code
 
 
-def test_every_family_of_errors_stands_in_the_table() -> None:
+def test_every_error_family_is_in_the_exit_code_table() -> None:
     ours = {kind.code for kind in family(PoolhandError) if kind.__module__ == "poolhand.errors"}
     families = {code if code == "PH-000" else code.rpartition("-")[0] for code in ours}
     assert families <= set(CODES)

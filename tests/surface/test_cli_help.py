@@ -46,7 +46,7 @@ def leaves() -> Iterator[tuple[str, ...]]:
 LEAVES = list(leaves())
 
 
-def test_all_commands_are_known_here() -> None:
+def test_every_command_is_covered_here() -> None:
     assert ("jobs", "list") in LEAVES
     assert ("help",) in LEAVES
     assert len(LEAVES) > 25
@@ -98,7 +98,7 @@ def test_help_without_a_command_is_the_help_of_all() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_word_with_a_typo_is_told_with_the_one_that_is_meant(words: list[str], hint: str) -> None:
+def test_a_misspelt_command_or_option_gets_a_suggestion(words: list[str], hint: str) -> None:
     result = run(*words, code=2)
     assert hint in result.stderr
     assert result.stdout == ""
@@ -109,7 +109,7 @@ def test_the_version_is_an_option_too() -> None:
     assert run("--version", "jobs", "nonsense").stdout == f"poolhand {version('poolhand')}\n"
 
 
-def test_the_codes_that_need_no_import_are_those_of_all_commands() -> None:
+def test_exit_codes_defined_without_imports_match_the_exit_codes_of_all_commands() -> None:
     assert (main.WRONG, main.USAGE) == (Exit.WRONG, Exit.USAGE)
 
 
@@ -164,7 +164,7 @@ def words_for(leaf: tuple[str, ...]) -> list[str]:
         ("postgresql://me:secret@127.0.0.1:1/db", {5}),
     ],
 )
-def test_a_store_that_is_none_is_one_line_and_the_code_of_the_guide(
+def test_an_invalid_store_is_reported_in_one_line_with_the_documented_exit_code(
     leaf: tuple[str, ...], store: str, codes: set[int], tmp_path: Path
 ) -> None:
     junk = tmp_path / "junk.db"
@@ -183,7 +183,7 @@ def test_a_store_that_is_none_is_one_line_and_the_code_of_the_guide(
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_deleted_working_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     line = f"cd {gone} && rmdir {gone} && exec {sys.executable} -P -m poolhand jobs list"
@@ -205,14 +205,14 @@ def test_a_folder_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
         pytest.param("version --json", marks=pytest.mark.full),
     ],
 )
-def test_a_reader_that_has_gone_is_no_traceback(words: str) -> None:
+def test_a_closed_pipe_causes_no_traceback(words: str) -> None:
     # The reader is gone before the first line.
     line = f"{sys.executable} -m poolhand {words} | true"
     ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert ran.stderr == ""
 
 
-def test_a_farm_is_started_with_a_warning_for_a_variable_with_a_typo(
+def test_starting_a_farm_warns_about_a_misspelt_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -112,7 +112,7 @@ def wrong(findings: dict[str, dict[str, Any]]) -> set[str]:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_looking_makes_nothing_in_a_database_of_others(
+def test_read_commands_create_nothing_in_a_foreign_database(
     postgres: PostgresServer, database: str, words: list[str]
 ) -> None:
     place = "postgresql://" + database.partition("@")[2]
@@ -123,14 +123,16 @@ def test_looking_makes_nothing_in_a_database_of_others(
     assert postgres.query(OURS, database) == "0"
 
 
-def test_nor_do_the_doctor_and_a_check(postgres: PostgresServer, schema: str) -> None:
+def test_doctor_and_migrate_check_create_nothing_in_a_foreign_database(
+    postgres: PostgresServer, schema: str
+) -> None:
     result = run("migrate", "--check", "--store", schema, code=1)
     assert result.stdout == f"the schema is number 0; `poolhand migrate` migrates it to {NEWEST}\n"
     assert wrong(found(Desk(schema), code=1)) == {"schema"}
     assert name_of(schema) not in postgres.query("SELECT nspname FROM pg_namespace", schema)
 
 
-def test_a_new_store_is_made_by_migrate_alone(schema: str) -> None:
+def test_only_migrate_creates_a_new_store(schema: str) -> None:
     made = run("migrate", "--store", schema).stdout
     assert made == f"the schema is number {NEWEST} now, from 0\n"
     told = json.loads(run("migrate", "--store", schema, "--json").stdout)
@@ -148,7 +150,7 @@ def test_the_doctor_changes_nothing(desk: Desk) -> None:
 # What is found
 
 
-def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
+def test_a_healthy_store_passes_the_doctor(desk: Desk) -> None:
     lines = desk.run("doctor").stdout.splitlines()
     assert [line.split()[0] for line in lines[2:]] == [
         "version", "server", "rights", "schema", "safety", "connections", "tables", "snapshots",
@@ -173,7 +175,7 @@ def test_a_newer_schema_is_refused_and_found(postgres: PostgresServer, desk: Des
     assert "[PH-STO-004]" in desk.run("migrate", code=5).stderr
 
 
-def test_a_newer_schema_that_older_code_can_go_on_with_is_fine(
+def test_a_newer_schema_that_is_compatible_with_older_code_is_accepted(
     postgres: PostgresServer, desk: Desk
 ) -> None:
     table = f"{name_of(desk.url)}.poolhand_schema"
@@ -194,7 +196,7 @@ def test_a_server_that_is_too_old_is_refused_and_found(
     assert "poolhand needs 99 or newer" in found(desk, code=1)["store"]["text"]
 
 
-def test_a_user_who_may_only_read_sees_jobs_and_changes_none(
+def test_a_read_only_user_sees_jobs_and_changes_none(
     postgres: PostgresServer, desk: Desk, role: str
 ) -> None:
     id = desk.add()
@@ -218,7 +220,7 @@ def test_a_user_who_may_only_read_sees_jobs_and_changes_none(
         asyncio.run(check(reader.url))
 
 
-def test_a_server_that_takes_no_changes_is_found(
+def test_the_doctor_finds_a_read_only_server(
     postgres: PostgresServer, desk: Desk, role: str
 ) -> None:
     postgres.query(f"ALTER ROLE {role} SUPERUSER", desk.url)
@@ -231,7 +233,7 @@ def test_a_server_that_takes_no_changes_is_found(
         asyncio.run(check(still.url))
 
 
-def test_the_rights_of_the_page_on_postgresql_are_enough(
+def test_the_privileges_documented_for_postgresql_are_sufficient(
     postgres: PostgresServer, desk: Desk, role: str
 ) -> None:
     (grants,) = re.findall(r"```sql\n(GRANT .*?)```", PAGE.read_text(encoding="utf-8"), re.S)
@@ -302,7 +304,7 @@ def test_a_table_full_of_dead_rows_is_found(
     assert "poolhand_tallies has 500 dead rows and 0 live ones" in finding["text"]
 
 
-def test_connections_that_are_nearly_used_up_are_found(
+def test_the_doctor_finds_that_connections_are_nearly_exhausted(
     postgres: PostgresServer, desk: Desk, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_findings, "NEARLY_ALL", 0.01)
@@ -315,7 +317,9 @@ def test_connections_that_are_nearly_used_up_are_found(
 
 
 @pytest.mark.slow
-def test_a_server_that_is_down_is_told_and_found(own_postgres: PostgresServer) -> None:
+def test_a_server_that_is_down_is_reported_and_found_by_the_doctor(
+    own_postgres: PostgresServer,
+) -> None:
     desk = Desk(own_postgres.url)
     desk.run("migrate")
     own_postgres.query("ALTER SYSTEM SET autovacuum = off")
@@ -354,7 +358,7 @@ def test_no_command_shows_a_password(schema: str, how: str, words: list[str]) ->
         assert "hunter" not in result.output + result.stderr
 
 
-def test_a_password_in_the_command_line_is_told_by_the_doctor(
+def test_the_doctor_warns_about_a_password_on_the_command_line(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = desk.url.replace("poolhand@", "poolhand:secret@")
@@ -365,7 +369,7 @@ def test_a_password_in_the_command_line_is_told_by_the_doctor(
     assert "password     warn" not in run("doctor").stdout
 
 
-def test_a_command_that_is_told_to_run_can_be_pasted(schema: str) -> None:
+def test_a_suggested_command_can_be_pasted_into_a_shell(schema: str) -> None:
     told = run("jobs", "list", "--store", schema, code=5).stderr
     assert shlex.split(told.split("`")[1]) == ["poolhand", "migrate", "--store", schema]
 
@@ -409,7 +413,7 @@ def test_one_connection_is_enough_to_work(desk: Desk) -> None:
     ],
     ids=["database", "user", "sslmode", "setting", "typo", "ipv6"],
 )
-def test_what_is_wrong_with_a_url_is_told_in_one_line(
+def test_an_invalid_url_is_reported_in_one_line(
     schema: str, change: tuple[str, str], code: int, said: str
 ) -> None:
     for words in (["jobs", "list"], ["migrate"]):

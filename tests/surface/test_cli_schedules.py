@@ -46,7 +46,7 @@ async def work(url: str, scheduled: bool) -> None:
         await ran.wait()
 
 
-def test_schedules_are_listed_with_what_is_next(url: str) -> None:
+def test_schedules_are_listed_with_their_next_run(url: str) -> None:
     asyncio.run(work(url, scheduled=False))
     assert "no schedules" in run(url, "list").stderr
     asyncio.run(work(url, scheduled=True))
@@ -112,7 +112,7 @@ def test_a_schedule_is_paused_triggered_and_resumed_from_a_shell(url: str) -> No
 
 
 @pytest.mark.parametrize("act", ["pause", "resume", "trigger"])
-def test_a_schedule_that_is_not_there_is_not_found(url: str, act: str) -> None:
+def test_an_unknown_schedule_is_not_found(url: str, act: str) -> None:
     asyncio.run(work_once(url))
     near = run(url, act, "reports.sned", code=3)
     assert near.stderr == (

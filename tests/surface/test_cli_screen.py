@@ -51,7 +51,7 @@ def terminal(columns: int) -> Iterator[Terminal]:
 
 
 @given(st.text())
-def test_no_text_can_steer_a_terminal(text: str) -> None:
+def test_no_text_can_send_control_sequences_to_a_terminal(text: str) -> None:
     safe = screen.safe(text)
     assert safe.isprintable() or not safe
     assert not text.isprintable() or safe == text
@@ -78,7 +78,7 @@ def test_hostile_text_is_spelled_out_on_a_terminal(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(), st.text() | st.integers(-(2**63), 2**63)))
-def test_json_is_whole_and_steers_no_terminal(value: dict[str, str | int]) -> None:
+def test_json_is_complete_and_contains_no_control_sequences(value: dict[str, str | int]) -> None:
     # A lone surrogate is not text that a store could return.
     plain = {k: v for k, v in value.items() if _encodes(k) and (isinstance(v, int) or _encodes(v))}
     out = StringIO()
@@ -92,7 +92,7 @@ def _encodes(text: str) -> bool:
     return text.encode("utf-8", "replace").decode() == text
 
 
-def test_columns_stand_under_each_other_and_none_is_empty(
+def test_columns_are_aligned_and_none_is_empty(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     screen.table(("id", "key", "note"), [("j-1", "", "a note"), ("j-10", None, "")])
@@ -128,14 +128,14 @@ def test_no_width_of_a_terminal_loses_a_word(columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [10, 30])
-def test_a_terminal_that_is_hardly_one_gets_something(columns: int) -> None:
+def test_a_tiny_terminal_still_gets_output(columns: int) -> None:
     with terminal(columns) as made:
         screen.table(("id", "pool", "note"), [("j-1", "chat", "a note")])
         screen.table(("id",), [("j-1",)])
     assert "j-1" in made.getvalue()
 
 
-def test_a_narrow_terminal_does_without_what_can_be_spared() -> None:
+def test_a_narrow_terminal_hides_optional_columns() -> None:
     row = ("j-1", "chat", "a key of some length", "a note")
     columns = ("id", "pool", "key", "note")
     with terminal(100) as wide:
@@ -198,7 +198,7 @@ def test_the_function_of_a_task_stays_on_a_terminal_of_80_columns(
         ("日本語.関数", 6, "…関数"),
     ],
 )
-def test_of_a_long_name_the_function_is_left(name: str, room: int, short: str) -> None:
+def test_a_long_task_name_is_shortened_to_its_function(name: str, room: int, short: str) -> None:
     assert short_name(name, room) == short
 
 
@@ -225,11 +225,11 @@ def test_a_first_column_wider_than_the_terminal_is_folded_not_cut() -> None:
         (7, "7"),
     ],
 )
-def test_values_are_shown_as_people_read_them(value: object, shown: str) -> None:
+def test_values_are_formatted_for_reading(value: object, shown: str) -> None:
     assert text_of(value) == shown
 
 
-def test_facts_that_are_not_known_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_values_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     screen.facts([("id", "j-1"), ("session", None), ("attempts", 0)])
     assert capsys.readouterr().out == "id        j-1\nattempts  0\n"
 

@@ -87,7 +87,7 @@ def test_a_session_is_shown_with_its_state(url: str, job: str) -> None:
     assert '"messages": [' in run(url, "sessions", "show", "s-1", "--tenant", "acme").stdout
 
 
-def test_a_session_of_another_tenant_is_said_to_be_one(url: str, job: str) -> None:
+def test_an_unknown_session_gets_a_hint_if_another_tenant_has_it(url: str, job: str) -> None:
     for words in (("show",), ("history",), ("erase", "--by", "anna")):
         told = run(url, "sessions", words[0], "s-1", *words[1:], code=3).stderr
         assert told == (
@@ -118,7 +118,7 @@ def test_the_turns_of_a_session_are_shown(url: str, job: str) -> None:
     assert run(url, "sessions", "history", "nobody", "--json", code=3).stdout == ""
 
 
-def test_what_a_job_tells_is_followed_to_its_end(url: str, job: str) -> None:
+def test_the_events_of_a_job_are_followed_to_its_end(url: str, job: str) -> None:
     lines = run(url, "jobs", "show", job, "--follow").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3"]
     assert lines[0].endswith('progress   {"message":"thinking","about":"fail"}')
@@ -146,7 +146,7 @@ def test_a_session_is_erased_with_its_turns(url: str, job: str) -> None:
     assert [line["by"] for line in audit] == ["anna", "anna"]
 
 
-def test_all_sessions_of_a_tenant_are_erased_if_that_is_meant(url: str, job: str) -> None:
+def test_all_sessions_of_a_tenant_are_erased_only_when_confirmed(url: str, job: str) -> None:
     for words in ((), ("--all",), ("--all", "--tenant", "acme"), ("s-1", "--all", "--yes")):
         run(url, "sessions", "erase", *words, code=2)
     erased = read(url, "sessions", "erase", "--all", "--tenant", "acme", "--yes")

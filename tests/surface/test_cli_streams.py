@@ -70,7 +70,9 @@ def test_a_stream_that_is_closed_or_full_leaves_the_code_right(
 
 
 @pytest.mark.parametrize("streams", [">/dev/full", "2>/dev/full"], ids=["output", "errors"])
-def test_an_act_is_done_whole_though_nobody_can_be_told(desk: Desk, streams: str) -> None:
+def test_an_action_completes_even_when_its_output_cannot_be_written(
+    desk: Desk, streams: str
+) -> None:
     for _ in range(3):
         desk.dead()
     done = sent(streams, "dead", "retry", "--all", "--store", desk.url)

@@ -56,7 +56,7 @@ def desk(tmp_path: Path) -> Desk:
 # Which store
 
 
-def test_without_a_store_it_is_said_how_to_name_one() -> None:
+def test_a_command_without_a_store_explains_how_to_name_one() -> None:
     error = run("jobs", "list", code=2).stderr
     assert error.startswith(
         "poolhand: no store is named, and there is no poolhand.db in this folder;"
@@ -65,7 +65,7 @@ def test_without_a_store_it_is_said_how_to_name_one() -> None:
     assert error.count("\n") == 1
 
 
-def test_where_nothing_is_named_the_store_of_an_app_without_a_url_is_used(here: Path) -> None:
+def test_without_any_setting_the_default_store_of_an_app_is_used(here: Path) -> None:
     app = App()
     app.task(name="wait")(do_nothing).submit_sync()
     asyncio.run(app.close())
@@ -101,7 +101,7 @@ def test_a_farm_warns_of_a_setting_that_names_another_store_than_the_code(
         assert "secret" not in warning
 
 
-def test_a_farm_says_which_store_it_uses_and_what_names_it(
+def test_a_farm_reports_its_store_and_where_it_was_set(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def line(app: App) -> str:
@@ -135,7 +135,7 @@ def test_an_app_of_the_project_names_its_store(desk: Desk, here: Path) -> None:
     sys.modules.pop("agents_of_test")
 
 
-def test_of_store_and_app_the_nearer_one_counts(
+def test_store_and_app_settings_are_resolved_by_precedence(
     desk: Desk, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = desk.add()
@@ -159,7 +159,7 @@ def test_of_store_and_app_the_nearer_one_counts(
     ],
     ids=["no module", "no attribute", "no app", "exits", "raises"],
 )
-def test_an_app_that_cannot_be_had_is_told_in_one_line(
+def test_an_app_that_cannot_be_loaded_is_reported_in_one_line(
     here: Path, text: str, name: str, said: str
 ) -> None:
     (here / "broken_of_test.py").write_text(text)
@@ -169,7 +169,7 @@ def test_an_app_that_cannot_be_had_is_told_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+def test_read_commands_do_not_create_a_missing_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/typo.db"
     before = sorted(tmp_path.iterdir())
     for words in (["jobs", "list"], ["pools", "pause", "x"], ["audit"], ["migrate", "--check"]):
@@ -183,7 +183,7 @@ def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
     ("url", "code"),
     [("redis://me:secret@host/0", 2), ("nonsense", 2), ("sqlite://x.db", 2)],
 )
-def test_a_store_that_cannot_be_is_told_without_its_secret(url: str, code: int) -> None:
+def test_an_invalid_store_url_is_reported_without_its_secret(url: str, code: int) -> None:
     for words in (["jobs", "list"], ["doctor"], ["migrate"]):
         error = run(*words, "--store", url, code=code).output
         assert "secret" not in error
@@ -207,7 +207,7 @@ def test_no_error_shows_the_secret_of_the_store(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     path.write_bytes(b"this is no database at all, whatever its name says\n" * 100)
     content = path.read_bytes()
@@ -236,7 +236,7 @@ def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_a_file_that_is_no_store_yet_is_told_and_left_alone(
+def test_a_file_without_a_poolhand_schema_is_reported_and_left_unchanged(
     tmp_path: Path, words: list[str], content: str
 ) -> None:
     path = tmp_path / "mine.db"
@@ -261,7 +261,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in files if not f.name.endswith(("-wal", "-shm"))}
 
 
-def test_no_file_is_brought_to_a_newer_schema_by_looking() -> None:
+def test_read_commands_never_migrate_a_file() -> None:
     check_schema("agents.db", 2, 2, "sqlite:///agents.db")
     with pytest.raises(Unavailable, match="has schema number 1, this poolhand needs 2; migrate it"):
         check_schema("agents.db", 1, 2, "sqlite:///agents.db")
@@ -277,7 +277,7 @@ def test_no_file_is_brought_to_a_newer_schema_by_looking() -> None:
     ],
     ids=["long", "below a file", "folder", "pipe"],
 )
-def test_a_place_where_no_file_can_be_is_told_in_one_line(
+def test_a_path_where_no_file_can_be_is_reported_in_one_line(
     tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "file.db").touch()
@@ -291,14 +291,14 @@ def test_a_place_where_no_file_can_be_is_told_in_one_line(
     assert "WRONG" in run("doctor", "--store", url, code=1).stdout
 
 
-def test_a_command_that_is_told_to_run_can_be_pasted(tmp_path: Path) -> None:
+def test_a_suggested_command_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/my jobs.db"
     warning = run("jobs", "list", "--store", url, code=5).stderr
     words = shlex.split(warning.split("`")[1])
     assert words == ["poolhand", "migrate", "--store", url]
 
 
-def test_an_app_whose_store_is_in_memory_is_known_however_that_is_written(here: Path) -> None:
+def test_an_app_with_an_in_memory_store_is_recognized_in_any_spelling(here: Path) -> None:
     (here / "memory_of_test.py").write_text("from poolhand import App\napp = App('MEMORY://')\n")
     error = run("jobs", "list", "--app", "memory_of_test:app", code=2).stderr
     assert "is in the memory of the process that uses it" in error
@@ -308,7 +308,7 @@ def test_an_app_whose_store_is_in_memory_is_known_however_that_is_written(here: 
 # Settings
 
 
-def test_every_setting_is_shown_with_where_it_came_from(
+def test_every_setting_is_shown_with_its_source(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "pyproject.toml").write_text('[tool.poolhand]\napp = "agents:app"\n')
@@ -338,13 +338,13 @@ def test_every_setting_is_shown_with_where_it_came_from(
     assert (values["soft_timeout_s"], values["hard_timeout_s"]) == (1.5, None)
 
 
-def test_no_secret_of_a_store_is_shown_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_as_json_shows_no_store_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POOLHAND_STORE", "postgresql://me:secret@host/db")
     shown = json.loads(run("config", "--json").stdout)
     assert shown["settings"][0]["value"] == "postgresql://me:***@host/db"
 
 
-def test_a_variable_for_something_else_hinders_nobody_who_only_looks(
+def test_an_invalid_farm_variable_does_not_break_read_commands(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = desk.add()
@@ -354,7 +354,7 @@ def test_a_variable_for_something_else_hinders_nobody_who_only_looks(
     assert "max_workers='auto' (environment MAX_WORKERS) is not allowed" in error
 
 
-def test_all_faults_of_the_settings_are_told_at_once(here: Path) -> None:
+def test_all_invalid_settings_are_reported_at_once(here: Path) -> None:
     (here / "pyproject.toml").write_text('[tool.poolhand]\nstroe = "x"\napp = 3\n')
     error = run("config", "--store", "nonsense", code=2).stderr
     assert all(name in error for name in ("stroe", "app=3", "store='nonsense'"))
@@ -363,7 +363,7 @@ def test_all_faults_of_the_settings_are_told_at_once(here: Path) -> None:
 # Migrate and doctor
 
 
-def test_a_new_store_is_made_by_migrate_alone(tmp_path: Path) -> None:
+def test_only_migrate_creates_a_new_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     first = run("migrate", "--store", url).stdout
     assert first.startswith("the schema is number ")
@@ -374,7 +374,7 @@ def test_a_new_store_is_made_by_migrate_alone(tmp_path: Path) -> None:
     assert "nothing to do" in run("migrate", "--check", "--store", url).stdout
 
 
-def test_a_check_tells_what_is_missing_and_changes_nothing(tmp_path: Path) -> None:
+def test_migrate_check_reports_pending_migrations_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "empty.db"
     path.touch()
     result = run("migrate", "--check", "--store", f"sqlite:///{path}", code=1)
@@ -382,7 +382,7 @@ def test_a_check_tells_what_is_missing_and_changes_nothing(tmp_path: Path) -> No
     assert path.read_bytes() == b""
 
 
-def test_a_newer_schema_is_refused_with_what_to_do(desk: Desk, tmp_path: Path) -> None:
+def test_a_newer_schema_is_refused_with_instructions(desk: Desk, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "agents.db") as connection:
         connection.execute("INSERT INTO poolhand_schema VALUES (9999, 'later', '', '', 9999)")
     connection.close()
@@ -392,7 +392,7 @@ def test_a_newer_schema_is_refused_with_what_to_do(desk: Desk, tmp_path: Path) -
     assert desk.run("doctor", code=1).stdout.count("WRONG") == 1
 
 
-def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
+def test_a_healthy_store_passes_the_doctor(desk: Desk) -> None:
     result = desk.run("doctor")
     checks = [line.split()[:2] for line in result.stdout.splitlines()[2:]]
     assert checks == [
@@ -414,7 +414,7 @@ def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
     assert desk.json("doctor")["ok"] is True
 
 
-def test_the_doctor_finds_a_dead_worker_and_jobs_that_nobody_runs(desk: Desk) -> None:
+def test_the_doctor_finds_a_dead_worker_and_jobs_without_a_worker(desk: Desk) -> None:
     async def die(world: World) -> None:
         host, boot, _, started = Runtime().identity()
         world.worker = Owner("gone", host, boot, GONE_PID, started)
@@ -462,7 +462,7 @@ def test_a_store_in_memory_is_not_taken_for_an_empty_one(words: list[str]) -> No
     assert error.count("\n") == 1
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert run("version").stdout.startswith("poolhand  ")
     assert set(json.loads(run("version", "--json").stdout)) == {"poolhand", "python", "system"}
 
@@ -503,7 +503,7 @@ def test_the_guide_of_the_farm_shows_every_setting_with_its_limits_and_default()
     assert [row for row in rows if row not in guide] == []
 
 
-def test_a_farm_is_started_with_every_flag_that_its_settings_have() -> None:
+def test_a_farm_has_a_flag_for_every_setting() -> None:
     help = run("work", "--help").stdout
     flags = [one.flag for one in SETTINGS if one.flag and one.name not in ("store", "app")]
     assert [flag for flag in ("--profile", *flags) if f"{flag} " not in help] == []
@@ -533,7 +533,7 @@ def commands_below(help: str) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_a_wrong_call_is_told_with_where_to_look(words: list[str]) -> None:
+def test_a_usage_error_points_to_the_help(words: list[str]) -> None:
     result = run(*words, code=2)
     assert result.stdout == ""
     assert "--help" in result.stderr
@@ -588,7 +588,7 @@ def test_a_process_ends_with_the_code_of_its_command(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_a_table_and_no_orders_of_others(desk: Desk) -> None:
+def test_a_terminal_gets_a_table_without_control_sequences_of_jobs(desk: Desk) -> None:
     id = desk.dead(HOSTILE, key="[red]k[/red]")
     written = in_terminal("dead", "list", "--store", desk.url)
     assert id in written
@@ -612,7 +612,7 @@ def test_a_retry_of_many_shows_a_bar_on_a_terminal(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_place_that_knows_only_ascii_gets_every_character(desk: Desk) -> None:
+def test_an_ascii_output_gets_escaped_characters(desk: Desk) -> None:
     desk.add("größe")
     listed = command("jobs", "list", "--store", desk.url, PYTHONIOENCODING="ascii")
     assert (listed.returncode, listed.stderr) == (0, "")
@@ -620,7 +620,7 @@ def test_a_place_that_knows_only_ascii_gets_every_character(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_traceback(desk: Desk) -> None:
+def test_a_closed_pipe_causes_no_traceback(desk: Desk) -> None:
     for _ in range(50):
         desk.add()
     pipe = subprocess.PIPE

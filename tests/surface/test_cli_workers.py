@@ -136,7 +136,7 @@ def test_help_names_every_command_in_one_line_and_shows_an_example() -> None:
 # Views
 
 
-def test_workers_are_listed_with_farms_that_have_none_and_those_without_a_farm(desk: Desk) -> None:
+def test_workers_are_listed_including_empty_farms_and_workers_without_a_farm(desk: Desk) -> None:
     put_down(desk, BUSY, IDLE)
     desk.do(lambda world: world.enroll(LONE))
     result = desk.run("workers", "list")
@@ -163,7 +163,7 @@ def test_workers_are_listed_with_farms_that_have_none_and_those_without_a_farm(d
     ]
 
 
-def test_a_supervisor_without_a_sign_of_life_is_named_and_the_last_signal_grows(desk: Desk) -> None:
+def test_a_silent_supervisor_is_listed_with_the_age_of_its_last_heartbeat(desk: Desk) -> None:
     put = Put(f"{FARMS}{FARM}", write(BUSY), ttl=KEEP)
     empty = Put(f"{FARMS}{IDLE.id}", write(IDLE), ttl=1_000.0)
 
@@ -187,7 +187,7 @@ def test_a_supervisor_without_a_sign_of_life_is_named_and_the_last_signal_grows(
     assert desk.json("workers", "list")["farms"][1]["age"] >= 10.0
 
 
-def test_programs_get_all_that_farms_tell(desk: Desk) -> None:
+def test_workers_list_as_json_contains_everything_farms_report(desk: Desk) -> None:
     put_down(desk, BUSY)
     desk.do(lambda world: world.enroll(LONE))
     found = desk.json("workers", "list")
@@ -212,13 +212,13 @@ def test_a_leaving_worker_is_listed_with_how_long_and_why_others_wait_for_it(des
     assert worker["leaving_why"] == "x"
 
 
-def test_where_nobody_works_it_is_said_how_to_begin(desk: Desk) -> None:
+def test_without_workers_the_list_explains_how_to_start_some(desk: Desk) -> None:
     result = desk.run("workers", "list")
     assert len(result.stdout.splitlines()) == 1
     assert "start some with `poolhand work module:app`" in result.stderr
 
 
-def test_a_snapshot_shows_what_runs_and_what_failed(
+def test_a_snapshot_shows_running_and_failed_jobs(
     desk: Desk, supervised: Callable[..., Any]
 ) -> None:
     trouble = (Trouble(START, HOSTILE, WORKER),)
@@ -260,7 +260,7 @@ def test_a_snapshot_shows_what_runs_and_what_failed(
     ],
     ids=["drain farm", "drain worker", "restart", "bounds"],
 )
-def test_a_farm_does_what_it_is_told_and_the_audit_log_says_who(
+def test_a_farm_handles_a_control_request_and_the_audit_log_names_the_actor(
     desk: Desk, supervised: Callable[..., Any], words: tuple[str, ...], kind: str, text: str
 ) -> None:
     with supervised(ControlAnswer(True, f"as you like {HOSTILE}")) as wishes:
@@ -273,7 +273,7 @@ def test_a_farm_does_what_it_is_told_and_the_audit_log_says_who(
     assert line.split()[3:] == [kind, "-", "-", "anna", *text.split()]
 
 
-def test_what_a_farm_will_not_do_ends_with_its_reason(
+def test_a_control_request_refused_by_the_farm_exits_with_its_reason(
     desk: Desk, supervised: Callable[..., Any]
 ) -> None:
     with supervised(ControlAnswer(False, f"there is no worker {WORKER}")):
@@ -295,7 +295,7 @@ def test_what_a_farm_will_not_do_ends_with_its_reason(
         ("bounds", FARM, "--max", "3"),
     ],
 )
-def test_a_farm_that_is_not_there_is_not_found(desk: Desk, words: tuple[str, ...]) -> None:
+def test_an_unknown_farm_is_not_found(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.run("workers", *words, code=3).stderr
     assert (
         told == f"poolhand: there is no farm or worker {words[1]!r}; see `poolhand workers list`\n"
@@ -312,14 +312,14 @@ def test_a_farm_that_does_not_answer_cannot_be_used(
     assert "[PH-STO-001]" in told
 
 
-def test_bounds_that_make_no_sense_are_a_wrong_call(desk: Desk) -> None:
+def test_invalid_bounds_are_a_usage_error(desk: Desk) -> None:
     put_down(desk, BUSY)
     assert "give --min, --max or both" in desk.run("workers", "bounds", FARM, code=2).stderr
     told = desk.run("workers", "bounds", FARM, "--min", "11", code=2).stderr
     assert "minimum must be an int from 0" in told
 
 
-def test_a_whole_farm_is_drained_only_if_that_is_meant(desk: Desk) -> None:
+def test_a_whole_farm_is_drained_only_with_confirmation(desk: Desk) -> None:
     put_down(desk, BUSY)
     told = desk.run("workers", "drain", FARM, code=2).stderr
     assert told == "poolhand: this stops a whole farm; give --yes to do it\n"
@@ -327,7 +327,7 @@ def test_a_whole_farm_is_drained_only_if_that_is_meant(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y", 0), ("n", 4)])
-def test_on_a_terminal_it_is_asked_whether_a_whole_farm_is_meant(
+def test_on_a_terminal_draining_a_whole_farm_asks_for_confirmation(
     desk: Desk, supervised: Callable[..., Any], typed: str, code: int
 ) -> None:
     ours, theirs = pty.openpty()

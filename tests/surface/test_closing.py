@@ -23,7 +23,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield one
 
 
-async def test_a_farm_says_how_long_it_ran_what_it_did_and_what_is_left(world: World) -> None:
+async def test_a_farm_reports_its_uptime_its_finished_jobs_and_the_remaining_ones(
+    world: World,
+) -> None:
     ended = START + timedelta(minutes=12)
     farm = a_farm(FARM, completed=1204, failed=3, started_at=START, written_at=ended)
     assert await after_farm(world.operator, farm) == (
@@ -37,7 +39,7 @@ async def test_a_farm_says_how_long_it_ran_what_it_did_and_what_is_left(world: W
     assert (await after_farm(world.operator, farm)).endswith("; 2 still queued, 1 scheduled")
 
 
-async def test_a_store_that_is_away_takes_only_a_part_of_the_line(world: World) -> None:
+async def test_an_unavailable_store_only_shortens_the_closing_line(world: World) -> None:
     await world.store.close()
     assert (await after_farm(world.operator, a_farm(FARM))).endswith(f"; {UNKNOWN}")
     watched = ViewSummary(world.operator, 0.0)
@@ -46,7 +48,7 @@ async def test_a_store_that_is_away_takes_only_a_part_of_the_line(world: World) 
     await world.store.open()
 
 
-async def test_what_farms_did_before_they_were_watched_does_not_count(world: World) -> None:
+async def test_jobs_finished_before_the_view_started_are_not_counted(world: World) -> None:
     other = f"{FARM[:-1]}0"
     await write_down(world.store, a_farm(FARM, completed=40, failed=1))
     await write_down(world.store, a_farm(other, completed=7))

@@ -145,7 +145,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, habit: str) -> tuple[str, str]:
     return found.tenant, found.id
 
 
-def test_one_round_ends_by_itself_and_accounts_for_every_job(once: Once) -> None:
+def test_one_round_ends_and_accounts_for_every_job(once: Once) -> None:
     first, *_, last = once.output.splitlines()
     assert "60 sessions of 5 tenants: one fair pool of 4 slots" in first
     assert "README.md" in last
@@ -162,7 +162,7 @@ def test_one_round_ends_by_itself_and_accounts_for_every_job(once: Once) -> None
     assert retried > 0
 
 
-def test_the_store_holds_what_the_summary_says(once: Once) -> None:
+def test_the_store_matches_the_summary(once: Once) -> None:
     figures = balance(once.output)
     jobs = jobs_in(once.store)
     ends = Counter(job["status"] for job in jobs if job["submitted_by"] == "user")
@@ -171,7 +171,7 @@ def test_the_store_holds_what_the_summary_says(once: Once) -> None:
     assert str(once.store.removeprefix("sqlite:///")) in once.output
 
 
-def test_jobs_of_a_killed_process_are_taken_back_by_the_other_and_end(once: Once) -> None:
+def test_jobs_of_a_killed_process_are_reaped_by_the_other_and_finish(once: Once) -> None:
     pid = once.find(r"\* worker 2, pid (\d+), is killed by SIGKILL")[1]
     # Reported by the process that reclaimed them, which may be the next one before it is read.
     told = re.search(rf"\* pid {pid} is gone; the (\d+) jobs? it ran go on", once.output)
@@ -205,7 +205,7 @@ def test_the_watchdog_names_the_job_that_blocks_an_event_loop(
     once.find(rf"^event loop blocked: [1-9]\d*, the last time by {session}$")
 
 
-def test_a_job_whose_own_process_is_killed_runs_again_and_completes(
+def test_a_job_whose_child_process_is_killed_is_retried_and_completes(
     once: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant, session = planned(monkeypatch, "KILLED")
@@ -215,14 +215,14 @@ def test_a_job_whose_own_process_is_killed_runs_again_and_completes(
     assert ("stage.agents.rank", "completed") in [(job["name"], job["status"]) for job in crashed]
 
 
-def test_every_line_of_a_pipe_says_how_it_is(once: Once) -> None:
+def test_every_line_in_a_pipe_reports_the_progress(once: Once) -> None:
     first, *lines = [line for line in once.output.splitlines() if " turns, " in line]
     assert "0/0 turns" in first
     assert lines
     assert all(HOW.search(line) for line in lines)
 
 
-def test_the_commands_it_names_work_on_its_file(once: Once) -> None:
+def test_the_commands_the_demo_suggests_work_on_its_file(once: Once) -> None:
     named = re.findall(r"^  (\S*poolhand .+)$", once.output, re.MULTILINE)
     assert len(named) == 3
     for command in named:
@@ -232,7 +232,7 @@ def test_the_commands_it_names_work_on_its_file(once: Once) -> None:
 
 
 @IN_FULL
-def test_a_pool_is_paused_and_resumed_from_outside(tmp_path: Path) -> None:
+def test_a_pool_is_paused_and_resumed_by_another_process(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     with started("--once", *QUICK, "--store", store) as demo:
         read_until(demo.stdout, r"[1-9]\d* running")
@@ -244,7 +244,7 @@ def test_a_pool_is_paused_and_resumed_from_outside(tmp_path: Path) -> None:
     balance(output)
 
 
-def test_ctrl_c_drains_and_another_run_goes_on_with_what_waited(tmp_path: Path) -> None:
+def test_ctrl_c_drains_and_another_run_continues_with_the_waiting_jobs(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     with started("--slots", "2", "--speed", "2", "--seconds", "2", "--store", store) as demo:
         read_until(demo.stdout, r" [1-9]\d* queued")
@@ -281,7 +281,7 @@ def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
 @IN_FULL
 @pytest.mark.timeout(200)
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs the pidfd of Linux")
-def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> None:
+def test_jobs_accepted_by_a_killed_demo_are_run_by_the_next(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     with started("--slots", "2", "--speed", "2", "--seconds", "40", "--store", store) as demo:
         second = int(read_until(demo.stdout, "worker 2, ").partition("pid ")[2].partition(",")[0])
@@ -327,7 +327,7 @@ def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     assert marked(mark) == set()
 
 
-def test_it_ends_quietly_when_nobody_reads_any_more(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_demo_quietly(tmp_path: Path) -> None:
     with started(*QUICK, "--store", f"sqlite:///{tmp_path}/agents.db") as demo:
         read_until(demo.stdout, "is killed by SIGKILL")
         assert demo.stdout is not None
@@ -364,7 +364,7 @@ def test_without_a_store_it_makes_a_file_in_a_temporary_folder(tmp_path: Path) -
         (["--forever"], "unrecognized arguments: --forever"),
     ],
 )
-def test_a_bad_flag_is_refused_with_what_is_allowed(flags: list[str], hint: str) -> None:
+def test_an_invalid_flag_is_refused_with_the_allowed_values(flags: list[str], hint: str) -> None:
     done = played(DEMO[1], *flags)
     assert done.returncode == 2
     assert hint in done.stderr
@@ -372,7 +372,7 @@ def test_a_bad_flag_is_refused_with_what_is_allowed(flags: list[str], hint: str)
     assert done.stdout == ""
 
 
-def test_a_store_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "agents.db").write_text("no database, " * 1_000)
     done = played(DEMO[1], "--once", "--store", f"sqlite:///{tmp_path}/agents.db")
     assert (done.returncode, done.stdout) == (1, "")
@@ -381,7 +381,7 @@ def test_a_store_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path) -> No
     assert "agents.db" in line
 
 
-def test_without_rich_it_says_what_to_install() -> None:
+def test_without_rich_the_error_names_the_package_to_install() -> None:
     code = (
         "import runpy, sys; sys.modules['rich'] = None; sys.argv = ['demo.py']; "
         f"sys.path.insert(0, {str(EXAMPLES)!r}); "
@@ -445,7 +445,7 @@ def test_the_live_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int
         assert max(map(len, picture)) <= columns
 
 
-def test_the_live_view_shows_tenants_processes_a_death_and_news(tmp_path: Path) -> None:
+def test_the_live_view_shows_tenants_processes_deaths_and_events(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
     flags = ("--once", *QUICK, "--store", store)
     _, written = in_a_terminal(*flags, columns=150, rows=ROWS)
@@ -514,7 +514,7 @@ def a_job(**more: Any) -> Job:
     return Job(submitted_at=NOON, key="initech", session="s1", **{**facts, **more})
 
 
-def test_headlines_stay_in_view_while_other_news_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headlines_stay_visible_while_other_events_scroll(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     newsroom = world.newsroom
     newsroom.headline("", "worker 2 is killed")
@@ -528,7 +528,7 @@ def test_headlines_stay_in_view_while_other_news_pass(monkeypatch: pytest.Monkey
     assert [news.text.split()[0] for news in newsroom.latest(2)] == ["s18", "s19"]
 
 
-def test_text_of_jobs_is_neither_markup_nor_a_command_to_the_terminal(
+def test_job_text_is_shown_without_markup_or_control_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hostile = "[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
@@ -546,7 +546,7 @@ def test_text_of_jobs_is_neither_markup_nor_a_command_to_the_terminal(
     assert "○ idle" in world.paint()
 
 
-def test_figures_come_from_the_log_and_know_jobs_whose_process_died(
+def test_statistics_come_from_the_log_and_include_jobs_of_dead_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch)
@@ -603,7 +603,7 @@ def test_a_lost_job_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not conserved()
 
 
-def test_a_submit_that_was_broken_off_may_be_in_the_file_or_not(
+def test_an_interrupted_submit_may_or_may_not_be_in_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch)

@@ -20,7 +20,7 @@ SERVERS = {"agent_api.py"}  # keeps nothing; tests/surface/test_agent_api.py sta
 SECONDS = 50
 
 
-def test_every_example_is_known_here() -> None:
+def test_every_example_is_covered_here() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == ENDING.keys() | SERVERS
 
 

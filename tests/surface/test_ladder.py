@@ -50,7 +50,7 @@ def run(folder: Path, url: str) -> tuple[str, str, int]:
     return found.stdout, SLOW_TURN.sub("", found.stderr), found.returncode
 
 
-def test_the_program_is_no_more_than_a_dozen_lines() -> None:
+def test_the_program_has_at_most_twelve_lines() -> None:
     assert len([line for line in PROGRAM.splitlines() if line]) <= 12
     assert PROGRAM.count("memory://") == 1
 
@@ -72,7 +72,9 @@ def test_one_program_runs_over_every_store(tmp_path: Path, kept: str) -> None:
     assert run(tmp_path, kept) == (RESULT, "", 0)
 
 
-def test_over_a_kept_store_it_runs_again_and_by_several_at_once(tmp_path: Path, kept: str) -> None:
+def test_on_a_persistent_store_it_runs_repeatedly_and_concurrently(
+    tmp_path: Path, kept: str
+) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.replace("memory://", kept), encoding="utf-8")
     pipe = subprocess.PIPE

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["deaf", "listens"])
-def test_many_work_side_by_side_behind_a_pooler(
+def test_many_workers_run_concurrently_through_a_pooler(
     postgres: PostgresServer, pooled: str, listens: bool
 ) -> None:
     url = f"{pooled}&listen={quote(postgres.url, safe='')}" if listens else pooled

@@ -60,7 +60,7 @@ def with_a_farm(desk: Desk) -> str:
 # One picture
 
 
-def test_a_picture_has_farms_workers_and_the_newest_jobs(desk: Desk) -> None:
+def test_a_text_view_shows_farms_workers_and_the_newest_jobs(desk: Desk) -> None:
     id = with_a_farm(desk)
     result = run("top", desk.url, "--inline")
     who, load, done, trouble, _, *rest = result.stdout.splitlines()
@@ -86,7 +86,7 @@ def test_a_picture_has_farms_workers_and_the_newest_jobs(desk: Desk) -> None:
     assert result.stderr == ""
 
 
-def test_a_picture_of_nothing_says_so(desk: Desk) -> None:
+def test_a_text_view_of_an_empty_store_says_so(desk: Desk) -> None:
     assert desk.run("top", "--inline").stdout.splitlines() == [
         "no farm is running; start one with `poolhand work module:app`",
         "",
@@ -94,13 +94,13 @@ def test_a_picture_of_nothing_says_so(desk: Desk) -> None:
     ]
 
 
-def test_a_picture_has_workers_of_no_farm(desk: Desk) -> None:
+def test_a_text_view_shows_workers_without_a_farm(desk: Desk) -> None:
     lone = Owner("owner-1", "elm/9", "b", 300, "1", works=True)
     desk.do(lambda world: world.enroll(lone))
     assert "owner-1  of no farm, on elm  300" in desk.run("top", "--inline").stdout
 
 
-def test_a_picture_needs_no_textual_and_the_live_view_says_how_to_get_it(desk: Desk) -> None:
+def test_the_text_view_needs_no_textual_and_the_live_view_names_what_to_install(desk: Desk) -> None:
     done = [
         subprocess.run(
             [sys.executable, "-W", "error", "-c", WITHOUT_TEXTUAL, "top", desk.url, *more],
@@ -119,7 +119,7 @@ def test_a_picture_needs_no_textual_and_the_live_view_says_how_to_get_it(desk: D
 # Wrong calls
 
 
-def test_the_live_view_in_a_pipe_is_refused_with_the_way_out(desk: Desk) -> None:
+def test_the_live_view_in_a_pipe_is_refused_with_the_alternative(desk: Desk) -> None:
     done = subprocess.run(
         [*COMMAND, desk.url],
         stdin=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ def test_the_live_view_in_a_pipe_is_refused_with_the_way_out(desk: Desk) -> None
     ],
     ids=["no file", "two stores", "memory", "none"],
 )
-def test_a_wrong_call_is_told_in_one_line(words: list[str], code: int, told: str) -> None:
+def test_a_usage_error_is_reported_in_one_line(words: list[str], code: int, told: str) -> None:
     for more in ([], ["--inline"]):
         result = run("top", *words, *more, code=code)
         assert result.stdout == ""
@@ -178,7 +178,7 @@ def test_the_view_works_on_a_terminal_and_leaves_it_as_it_was(desk: Desk, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.full)])
-def test_a_view_that_is_told_to_end_leaves_the_terminal_as_it_was(
+def test_a_view_ended_by_a_signal_or_ctrl_c_restores_the_terminal(
     desk: Desk, tmp_path: Path, name: str
 ) -> None:
     with terminal(["sh", "-c", f"echo $$ >{tmp_path}/pid; exec {_line(desk)}"]) as pane:
@@ -209,7 +209,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_farm_whose_view_is_closed_leaves_a_line_with_what_it_did(tmp_path: Path) -> None:
+def test_closing_the_view_of_a_farm_prints_a_line_with_its_results(tmp_path: Path) -> None:
     (tmp_path / "farmed.py").write_text(FARMED)
     subprocess.run([sys.executable, "farmed.py"], cwd=tmp_path, check=True)
     work = f"{sys.executable} -m poolhand work farmed:app --tui --max 1"
@@ -262,7 +262,7 @@ def test_a_view_that_is_ended_while_it_begins_ends(desk: Desk, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_view_ends_when_its_terminal_is_gone_and_the_farm_goes_on(
+def test_a_view_exits_when_its_terminal_is_gone_and_the_farm_continues(
     desk: Desk, tmp_path: Path
 ) -> None:
     with terminal([*LOCAL, desk.url, f"{tmp_path}/told"]) as pane:

@@ -109,7 +109,7 @@ async def tell(world: World, id: str, *told: tuple[str, Any]) -> None:
 # The screen
 
 
-async def test_farms_and_workers_are_seen_and_how_they_are(world: World) -> None:
+async def test_farms_and_workers_are_shown_with_their_state(world: World) -> None:
     trouble = Trouble(START, f"it hangs {HOSTILE}", f"{FARM}.2")
     farm = a_farm(FARM, a_worker(1), a_worker(2, heard=4.0, blocked=3.2), troubles=(trouble,))
     await write_down(world.store, farm)
@@ -158,7 +158,7 @@ async def test_the_newest_jobs_are_below_the_workers_and_keys_act_on_them(world:
         await screen.sees(f"{id}: it is cancelled")
 
 
-async def test_jobs_failed_and_attempts_failed_are_told_apart(world: World) -> None:
+async def test_failed_jobs_and_failed_attempts_are_shown_separately(world: World) -> None:
     await world.dead()
     await write_down(world.store, a_farm(FARM, completed=40, failed=9))
     async with viewed(world) as screen:
@@ -182,7 +182,7 @@ async def test_states_have_colours_and_job_text_has_none(world: World) -> None:
         assert colours["[green]fetch[/]"] != "green"
 
 
-async def test_a_leaving_worker_and_whoever_waits_for_it_are_seen(world: World) -> None:
+async def test_a_leaving_worker_and_the_workers_that_wait_for_it_are_shown(world: World) -> None:
     leaving = a_worker(1, state=WorkerState.LEAVING, leaving_at=START)
     await write_down(world.store, a_farm(FARM, leaving, a_worker(2), maximum=1, surge=1, held=1))
     async with viewed(world) as screen:
@@ -190,7 +190,7 @@ async def test_a_leaving_worker_and_whoever_waits_for_it_are_seen(world: World) 
         await screen.sees("1 worker waits to start: at most 2 processes at once")
 
 
-async def test_jobs_that_a_paused_pool_keeps_waiting_are_told_below(world: World) -> None:
+async def test_jobs_waiting_for_a_paused_pool_are_reported_below_the_table(world: World) -> None:
     await world.add()
     await world.operator.pause("chat", "anna")
     await write_down(world.store, a_farm(FARM, a_worker(1)))
@@ -200,7 +200,7 @@ async def test_jobs_that_a_paused_pool_keeps_waiting_are_told_below(world: World
         await screen.sees("select a job first")
 
 
-async def test_empty_views_say_what_to_do(world: World) -> None:
+async def test_empty_views_explain_what_to_do(world: World) -> None:
     async with viewed(world, (80, 24)) as screen:
         await screen.sees("no worker processes yet", "no jobs yet: submit one from your code")
         await screen.press("2")
@@ -215,7 +215,7 @@ async def test_empty_views_say_what_to_do(world: World) -> None:
         await screen.sees_no("no pools yet")
 
 
-async def test_throughput_grows_with_what_farms_have_ended(world: World) -> None:
+async def test_throughput_grows_with_the_jobs_farms_have_finished(world: World) -> None:
     await write_down(world.store, a_farm(FARM, completed=40))
     async with viewed(world) as screen:
         await screen.sees("0.0 jobs/s")
@@ -225,7 +225,7 @@ async def test_throughput_grows_with_what_farms_have_ended(world: World) -> None
         await screen.sees("10.0 jobs/s", "█")
 
 
-async def test_a_store_without_a_farm_says_how_to_start_one(world: World) -> None:
+async def test_a_store_without_a_farm_explains_how_to_start_one(world: World) -> None:
     async with viewed(world) as screen:
         await screen.sees("no farm is running; start one with `poolhand work module:app`")
         for key in ("plus", "x", "s"):
@@ -256,7 +256,7 @@ async def test_jobs_are_seen_newest_first_with_their_worker(world: World) -> Non
         await screen.sees(newest)
 
 
-async def test_the_cursor_stays_on_its_job_while_others_come(world: World) -> None:
+async def test_the_cursor_stays_on_its_job_while_others_arrive(world: World) -> None:
     ids = [await world.add() for _ in range(3)]
     async with viewed(world) as screen:
         await screen.press("t")
@@ -319,7 +319,7 @@ async def test_every_view_fits_its_terminal_and_others_after_a_resize(
 # Text of jobs
 
 
-async def test_a_job_that_is_opened_shows_what_it_tells_while_it_runs(world: World) -> None:
+async def test_an_opened_job_shows_its_events_while_it_runs(world: World) -> None:
     id = await world.add("agents.fetch")
     (claim,) = await world.claim(1)
     await write_down(
@@ -343,7 +343,7 @@ async def test_a_job_that_is_opened_shows_what_it_tells_while_it_runs(world: Wor
         await screen.sees("jobs: all")
 
 
-async def test_a_job_that_waits_says_why(world: World) -> None:
+async def test_a_waiting_job_is_shown_with_the_reason(world: World) -> None:
     id = await world.add()
     async with viewed(world) as screen:
         await screen.press("t")
@@ -353,7 +353,7 @@ async def test_a_job_that_waits_says_why(world: World) -> None:
         await screen.sees("nothing yet: what the job prints, logs and emits is shown here")
 
 
-async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
+async def test_job_text_is_shown_without_markup_or_control_sequences(
     world: World,
 ) -> None:
     fault = Fault(HOSTILE, HOSTILE, f"{HOSTILE}\n{HOSTILE}")
@@ -393,7 +393,7 @@ async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
 # Filters
 
 
-async def test_jobs_are_searched_by_what_is_typed_and_escape_shows_all_again(world: World) -> None:
+async def test_jobs_are_searched_while_typing_and_escape_shows_all_again(world: World) -> None:
     fetch, think = await world.add("agents.fetch"), await world.add("agents.think")
     async with viewed(world) as screen:
         await screen.press("slash", *"fetch")
@@ -429,7 +429,7 @@ async def test_jobs_are_chosen_by_state_and_by_pool(world: World) -> None:
 # Actions
 
 
-async def test_a_dead_job_is_run_again_and_the_line_below_says_so(world: World) -> None:
+async def test_a_dead_job_is_rerun_and_the_status_line_reports_it(world: World) -> None:
     id = await world.dead()
     async with viewed(world) as screen:
         await screen.press("t")
@@ -499,7 +499,7 @@ async def test_bounds_of_the_farm_move_by_one(
     assert (wish.minimum, wish.maximum) == bounds
 
 
-async def test_keys_that_come_faster_than_answers_add_up(world: World) -> None:
+async def test_key_presses_faster_than_answers_add_up(world: World) -> None:
     await write_down(world.store, a_farm(FARM))
     async with viewed(world) as screen:
         await screen.sees(f"farm {FARM}")
@@ -510,7 +510,7 @@ async def test_keys_that_come_faster_than_answers_add_up(world: World) -> None:
     assert sorted(wish.minimum or 0 for wish in wishes) == [2, 3, 4]
 
 
-async def test_an_answer_that_comes_while_a_page_lies_over_the_view_is_told(world: World) -> None:
+async def test_an_answer_that_arrives_while_another_page_is_open_is_shown(world: World) -> None:
     await write_down(world.store, a_farm(FARM))
     async with viewed(world) as screen:
         await screen.sees(f"farm {FARM}")
@@ -522,7 +522,7 @@ async def test_an_answer_that_comes_while_a_page_lies_over_the_view_is_told(worl
         await screen.sees_no("next view")
 
 
-async def test_of_several_farms_the_selected_one_is_meant(world: World) -> None:
+async def test_with_several_farms_keys_act_on_the_selected_one(world: World) -> None:
     other = replace(a_worker(1), id="elm-000001.1")
     await write_down(world.store, a_farm(FARM, a_worker(1)), a_farm("elm-000001", other))
     async with viewed(world) as screen, farming(world.store, farm="elm-000001") as wishes:
@@ -532,7 +532,9 @@ async def test_of_several_farms_the_selected_one_is_meant(world: World) -> None:
     assert len(wishes) == 1
 
 
-async def test_a_wish_that_is_refused_or_wrong_is_told_and_the_view_goes_on(world: World) -> None:
+async def test_a_refused_or_invalid_control_request_is_reported_and_the_view_continues(
+    world: World,
+) -> None:
     await write_down(world.store, a_farm(FARM, minimum=0, maximum=1))
     async with viewed(world) as screen, farming(world.store, ControlAnswer(False, "not now")):
         await screen.sees(f"farm {FARM}")
@@ -593,7 +595,7 @@ async def ended(screen: Screen) -> None:
     await screen.until(lambda: not screen.app.is_running)
 
 
-async def test_quitting_a_remote_view_ends_nothing_but_the_view(world: World) -> None:
+async def test_quitting_a_remote_view_ends_only_the_view(world: World) -> None:
     await write_down(world.store, a_farm(FARM))
     async with viewed(world) as screen, farming(world.store) as wishes:
         await screen.sees(f"farm {FARM}")
@@ -653,7 +655,9 @@ async def test_a_record_that_is_only_late_does_not_end_the_view(world: World) ->
 # Problems
 
 
-async def test_a_store_that_goes_away_is_told_and_found_again(own_postgres: PostgresServer) -> None:
+async def test_an_unavailable_store_is_reported_and_reconnected(
+    own_postgres: PostgresServer,
+) -> None:
     clock = Clock()
     store = PostgresStore(own_postgres.database(), clock)
     async with made(store, clock) as world:

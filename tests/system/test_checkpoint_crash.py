@@ -222,7 +222,7 @@ def by_kind(path: Path, old_clock: int) -> dict[str, dict[int, bytes]]:
         (vacuum, (FIRST, CLOCK, TABLES, OTHERS, OLD_CLOCK)),
     ],
 )
-def test_whatever_pages_a_checkpoint_had_copied_when_it_died_all_go_on(
+def test_all_processes_continue_whichever_pages_an_interrupted_checkpoint_copied(
     folder: Path,
     early: Process,
     late: Process,
@@ -250,7 +250,7 @@ def test_whatever_pages_a_checkpoint_had_copied_when_it_died_all_go_on(
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_a_checkpoint_that_dies_after_every_page_is_no_exchange(
+def test_a_checkpoint_interrupted_after_any_page_is_not_taken_for_a_replaced_file(
     folder: Path, early: Process, late: Process, seed: int | None
 ) -> None:
     path = folder / "a.db"
@@ -270,7 +270,7 @@ def test_a_checkpoint_that_dies_after_every_page_is_no_exchange(
 
 
 @pytest.mark.timeout(600)
-def test_a_process_killed_in_a_checkpoint_is_no_exchange(
+def test_a_process_killed_in_a_checkpoint_is_not_taken_for_a_replaced_file(
     folder: Path, early: Process, late: Process, victims: Process
 ) -> None:
     path = folder / "a.db"
@@ -287,7 +287,7 @@ def test_a_process_killed_in_a_checkpoint_is_no_exchange(
     expect_whole(path, expected, early, late)
 
 
-def test_a_file_whose_only_process_was_killed_in_a_checkpoint_is_opened(
+def test_a_file_whose_only_process_was_killed_in_a_checkpoint_can_be_opened(
     folder: Path, late: Process, victims: Process
 ) -> None:
     for page in range(1, 9):

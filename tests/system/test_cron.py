@@ -103,7 +103,7 @@ def stop(*processes: warm.Program) -> None:
         one.wait()
 
 
-def test_each_moment_has_one_job_when_one_and_when_all_are_killed(farm: Farm) -> None:
+def test_each_cron_moment_has_one_job_when_one_or_all_processes_are_killed(farm: Farm) -> None:
     crew = [farm.start() for _ in range(3)]
     farm.until_more(2)
     for number in range(3):
@@ -119,7 +119,7 @@ def test_each_moment_has_one_job_when_one_and_when_all_are_killed(farm: Farm) ->
     expect_each_second_once(farm)
 
 
-def test_a_process_killed_between_the_submit_and_its_note_doubles_nothing(farm: Farm) -> None:
+def test_a_process_killed_between_submit_and_bookkeeping_submits_nothing_twice(farm: Farm) -> None:
     mortal = farm.start(fate="mortal")
     farm.until(lambda: mortal.poll() is not None)
     mortal = farm.start(fate="mortal")

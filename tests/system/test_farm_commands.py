@@ -56,7 +56,7 @@ def refused(yard: Yard, *words: str, **settings: Any) -> str:
 # Control
 
 
-def test_all_workers_are_replaced_under_load_and_no_job_is_lost_or_doubled(any_yard: Yard) -> None:
+def test_all_workers_are_replaced_under_load_and_no_job_is_lost_or_repeated(any_yard: Yard) -> None:
     yard = any_yard
     with yard.running("--min", "2", "--max", "2") as farm:
         before = farm.until_ready(2)
@@ -90,7 +90,7 @@ def test_one_worker_is_drained_and_another_takes_its_place(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("least", ["0", "1"])
-def test_a_farm_is_drained_from_outside(yard: Yard, least: str) -> None:
+def test_a_farm_is_drained_by_a_command(yard: Yard, least: str) -> None:
     with yard.running("--min", least) as farm:
         farm.until_line("farm started")
         until(yard.farms, "farm")
@@ -111,7 +111,7 @@ def leftovers(yard: Yard) -> list[str]:
     return yard.ask(look)
 
 
-def test_other_bounds_hold_at_once(yard: Yard) -> None:
+def test_new_bounds_apply_at_once(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         assert "2 to 3 workers" in told(
@@ -127,7 +127,7 @@ def test_other_bounds_hold_at_once(yard: Yard) -> None:
         assert farm.stop() == 0
 
 
-def test_a_snapshot_tells_what_runs_and_what_has_ended_page_by_page(yard: Yard) -> None:
+def test_a_snapshot_lists_running_and_finished_jobs_page_by_page(yard: Yard) -> None:
     with yard.running("--max", "1", "-c", "1", task_history_max=5) as farm:
         farm.until_ready()
         yard.submit("note", *range(7))
@@ -157,12 +157,12 @@ def test_a_farm_over_the_memory_of_one_process_is_refused(yard: Yard) -> None:
     assert "lives inside one process" in refused(yard)
 
 
-def test_an_app_that_is_not_there_is_refused(yard: Yard) -> None:
+def test_an_unknown_app_is_refused(yard: Yard) -> None:
     assert "has no 'shop'" in refused(yard, app="tests.system.farm_app:shop")
     assert "No module named 'shop'" in refused(yard, app="shop:app")
 
 
-def test_settings_that_cannot_be_are_refused_all_at_once(yard: Yard) -> None:
+def test_all_invalid_settings_are_refused_at_once(yard: Yard) -> None:
     text = refused(yard, "--min", "5", "--max", "2", heartbeat_interval_s=0)
     assert "min_workers" in text
     assert "heartbeat_interval_s" in text
@@ -171,7 +171,7 @@ def test_settings_that_cannot_be_are_refused_all_at_once(yard: Yard) -> None:
 # Output and logs
 
 
-def test_what_jobs_write_is_kept_with_them_and_seen_where_the_farm_writes(yard: Yard) -> None:
+def test_output_of_jobs_is_stored_with_them_and_shown_in_the_farm_output(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         ids = yard.submit("shout", "ann", "bob")
         yard.until_done(2)
@@ -186,7 +186,7 @@ def test_what_jobs_write_is_kept_with_them_and_seen_where_the_farm_writes(yard: 
 
 
 @pytest.mark.parametrize("task", ["paint", "paint_apart"])
-def test_what_jobs_write_steers_no_terminal_and_says_whose_it_is(yard: Yard, task: str) -> None:
+def test_output_of_jobs_is_escaped_and_labelled_with_its_job(yard: Yard, task: str) -> None:
     with yard.running("--max", "1") as farm:
         (id,) = yard.submit(task, "ann")
         yard.until_done(1)
@@ -216,7 +216,7 @@ def test_what_jobs_write_steers_no_terminal_and_says_whose_it_is(yard: Yard, tas
     assert len(long) == 3
 
 
-def test_what_jobs_write_after_their_supervisor_is_gone_fails_none(yard: Yard) -> None:
+def test_output_written_after_the_supervisor_has_died_fails_no_job(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
         (id,) = yard.submit("shout_when", str(yard.gate))

@@ -27,7 +27,7 @@ def expect_failed_unrepeated(yard: Yard, ids: list[str]) -> None:
         assert len([line for line in yard.told("begin") if line[3] == id]) == 1
 
 
-def test_a_job_that_is_tried_once_runs_once_more_alone_and_that_crash_is_its_last(
+def test_a_job_with_one_attempt_is_rerun_alone_once_and_a_second_crash_is_final(
     any_yard: Yard,
 ) -> None:
     yard = any_yard
@@ -44,7 +44,7 @@ def test_a_job_that_is_tried_once_runs_once_more_alone_and_that_crash_is_its_las
     assert (job.attempts, job.crashes) == (2, 2)
 
 
-def test_what_must_not_repeat_fails_when_its_worker_is_killed(yard: Yard) -> None:
+def test_a_non_repeatable_job_fails_when_its_worker_is_killed(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
         ids = yard.submit("hold", str(yard.gate), on_crash="fail")
@@ -56,7 +56,7 @@ def test_what_must_not_repeat_fails_when_its_worker_is_killed(yard: Yard) -> Non
     expect_failed_unrepeated(yard, ids)
 
 
-def test_what_must_not_repeat_fails_when_its_own_process_dies(yard: Yard) -> None:
+def test_a_non_repeatable_job_fails_when_its_child_process_dies(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         (id,) = yard.submit("compute", str(yard.gate), on_crash="fail")
@@ -68,7 +68,7 @@ def test_what_must_not_repeat_fails_when_its_own_process_dies(yard: Yard) -> Non
     assert yard.job(id).attempts == 1
 
 
-def test_what_must_not_repeat_fails_when_a_stop_cuts_it_short(any_yard: Yard) -> None:
+def test_a_non_repeatable_job_fails_when_a_stop_interrupts_it(any_yard: Yard) -> None:
     """Also in a thread that cannot be stopped, and in a process."""
     yard = any_yard
     with yard.running("--max", "1") as farm:
@@ -86,7 +86,7 @@ def test_what_must_not_repeat_fails_when_a_stop_cuts_it_short(any_yard: Yard) ->
     expect_failed_unrepeated(yard, ids)
 
 
-def test_what_must_not_repeat_fails_when_the_supervisor_is_killed(yard: Yard) -> None:
+def test_a_non_repeatable_job_fails_when_the_supervisor_is_killed(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
         ids = yard.submit("hold", str(yard.gate), on_crash="fail")

@@ -20,7 +20,9 @@ def lines_with(farm: Farm, text: str) -> list[str]:
     return [line for line in farm.text.splitlines() if text in line]
 
 
-def test_failed_attempts_and_dead_jobs_come_to_the_terminal_with_their_worker(yard: Yard) -> None:
+def test_failed_attempts_and_dead_jobs_are_logged_to_the_terminal_with_their_worker(
+    yard: Yard,
+) -> None:
     with yard.running("--max", "1", "--pool", "default", "--pool", "othello") as farm:
         farm.until_ready()
         (first, second) = yard.submit("fail", "no\nERROR all is lost", "no\x1b[31m")
@@ -149,7 +151,7 @@ async def submit_outer(app: App) -> list[str]:
     return [(await task.submit()).id for _ in range(2)]
 
 
-def test_a_farm_says_once_that_jobs_wait_behind_the_cap_of_their_pool(yard: Yard) -> None:
+def test_a_farm_logs_once_that_jobs_wait_for_the_cap_of_their_pool(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         yard.submit("note", 1)

@@ -23,7 +23,7 @@ def listed(farm: Farm) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_job_whose_result_cannot_be_stored_counts_as_failed_wherever_it_is_counted(
+def test_a_job_whose_result_cannot_be_stored_counts_as_failed_in_every_counter(
     yard: Yard,
 ) -> None:
     with yard.running("--max", "1") as farm:
@@ -44,7 +44,7 @@ def test_a_job_whose_result_cannot_be_stored_counts_as_failed_wherever_it_is_cou
     assert (stopped["completed"], stopped["failed"]) == ("1", "1")
 
 
-def test_a_killed_supervisor_is_named_and_its_last_signal_grows_older(yard: Yard) -> None:
+def test_a_killed_supervisor_is_reported_with_the_growing_age_of_its_heartbeat(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         until(lambda: [one for one in yard.farms() if one.workers], "worker on record")
@@ -87,7 +87,7 @@ def test_two_services_on_one_pool_log_no_warning_but_a_task_that_none_has_is_one
 
 
 @pytest.mark.parametrize("task", ["block", pytest.param("occupy", marks=pytest.mark.full)])
-def test_a_farm_that_ends_under_jobs_names_them_and_says_that_they_are_handed_back(
+def test_a_farm_stopped_with_running_jobs_logs_that_it_hands_them_back(
     yard: Yard, task: str
 ) -> None:
     with yard.running("--max", "1", "--grace", "0.2") as farm:

@@ -60,19 +60,19 @@ async def test_a_program_runs_a_farm_and_stops_it(
         (FarmSettings(timezone="Nowhere"), "timezone='Nowhere'"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_by_name(settings: Any, named: str) -> None:
+def test_invalid_settings_are_refused_by_name(settings: Any, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         App("sqlite:///never.db").farm("agents:app", settings)
 
 
-def test_settings_may_be_at_their_edges() -> None:
+def test_settings_accept_their_limits() -> None:
     settings = FarmSettings(
         min_workers=0, max_workers=1, worker_shutdown_grace_s=0, soft_timeout_s=1, hard_timeout_s=1
     )
     assert App("sqlite:///never.db").farm("agents:app", settings).settings == settings
 
 
-def test_a_farm_needs_a_store_that_processes_can_share() -> None:
+def test_an_in_memory_store_is_refused_for_a_farm() -> None:
     with pytest.raises(UsageError, match="lives inside one process"):
         App("memory://").farm("agents:app")
 
@@ -82,7 +82,7 @@ def test_pools_of_a_farm_are_names() -> None:
         App("sqlite:///never.db").farm("agents:app", pools="research")
 
 
-def test_a_pool_of_a_farm_that_is_nearly_declared_is_a_mistake() -> None:
+def test_a_pool_name_close_to_a_declared_one_is_refused() -> None:
     app = App("sqlite:///never.db")
     app.pool("research")
     with pytest.raises(UsageError, match="'research' is"):

@@ -24,7 +24,7 @@ def expect_nothing_cut(yard: Yard, farm: Farm, jobs: int) -> None:
     assert {line["handed_back"] for line in farm.lines("process ended")} == {"0"}
 
 
-def test_a_backlog_is_met_by_more_workers_and_idle_ones_go(any_yard: Yard) -> None:
+def test_a_backlog_starts_more_workers_and_idle_workers_are_retired(any_yard: Yard) -> None:
     yard = any_yard
     yard.submit("hold", *[str(yard.gate)] * 100)
     with yard.running("--min", "1", "--max", "4", scale_down_cooldown_s=0.4) as farm:
@@ -44,7 +44,7 @@ def test_a_backlog_is_met_by_more_workers_and_idle_ones_go(any_yard: Yard) -> No
     expect_nothing_cut(yard, farm, 100)
 
 
-def test_a_worker_that_is_one_too_many_finishes_what_it_runs(yard: Yard) -> None:
+def test_a_surplus_worker_finishes_its_running_jobs(yard: Yard) -> None:
     with yard.running("--min", "2", "--max", "2", "-c", "1") as farm:
         farm.until_ready(2)
         yard.submit("hold", *[str(yard.gate)] * 2)
@@ -60,7 +60,7 @@ def test_a_worker_that_is_one_too_many_finishes_what_it_runs(yard: Yard) -> None
     expect_nothing_cut(yard, farm, 2)
 
 
-def test_a_farm_without_workers_starts_one_on_demand_and_goes_back_to_none(yard: Yard) -> None:
+def test_a_farm_without_workers_starts_one_on_demand_and_scales_back_to_zero(yard: Yard) -> None:
     with yard.running("--min", "0", scale_up_batch_size=1) as farm:
         assert until(yard.farms, "farm")[0].workers == ()
         yard.submit("note", 1)
@@ -71,7 +71,7 @@ def test_a_farm_without_workers_starts_one_on_demand_and_goes_back_to_none(yard:
         assert all_gone(farm.pids)
 
 
-def test_those_who_warm_up_are_not_taken_for_busy(yard: Yard) -> None:
+def test_workers_in_warm_up_do_not_count_as_busy(yard: Yard) -> None:
     yard.submit("note", 1)
     with yard.running(farm_warm_up="async", scale_up_wait_s=0) as farm:
         yard.until_told("warming")
@@ -95,7 +95,9 @@ def test_only_the_pools_that_are_named_are_run_and_counted(yard: Yard) -> None:
     assert yard.counts() == {Status.COMPLETED: 5, Status.QUEUED: 50}
 
 
-def test_an_external_farm_keeps_the_minimum_and_tells_how_many_are_wanted(yard: Yard) -> None:
+def test_an_external_farm_keeps_the_minimum_and_publishes_the_wanted_worker_count(
+    yard: Yard,
+) -> None:
     yard.submit("hold", *[str(yard.gate)] * 35)
     with yard.running("--external", "--min", "1") as farm:
         yard.until_told("begin", count=10)

@@ -25,7 +25,7 @@ def pauses(farm: Farm) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("async", marks=pytest.mark.full)])
-def test_no_job_begins_before_the_warm_up_is_over(yard: Yard, kind: str) -> None:
+def test_no_job_starts_before_the_warm_up_has_finished(yard: Yard, kind: str) -> None:
     yard.submit("note", *range(5))
     # A warm-up may block the event loop for longer than any job may.
     limit = {"loop_blocked_limit_s": 0.1, "farm_warm_up": kind}
@@ -44,7 +44,7 @@ def test_no_job_begins_before_the_warm_up_is_over(yard: Yard, kind: str) -> None
         assert len(farm.pids) == 1
 
 
-def test_a_warm_up_that_fails_is_named_and_tried_again_ever_later(yard: Yard) -> None:
+def test_a_failed_warm_up_is_reported_and_retried_with_backoff(yard: Yard) -> None:
     yard.submit("note", 1)
     with yard.running("--max", "1", farm_warm_up="failing") as farm:
         farm.until_line("process started", 3)
@@ -58,7 +58,7 @@ def test_a_warm_up_that_fails_is_named_and_tried_again_ever_later(yard: Yard) ->
         assert farm.stop() == 0
 
 
-def test_where_none_comes_up_one_at_a_time_is_tried(yard: Yard) -> None:
+def test_when_no_worker_starts_one_at_a_time_is_tried(yard: Yard) -> None:
     with yard.running("--min", "3", farm_warm_up="dying") as farm:
         fourth = farm.until_line("farm trouble", 4, text="ended with exit code 9")[3]
         # The first three starts count as one failure; then one process is tried at a time.
@@ -69,7 +69,7 @@ def test_where_none_comes_up_one_at_a_time_is_tried(yard: Yard) -> None:
         assert farm.stop() == 0
 
 
-def test_an_app_that_workers_cannot_import_is_reported_until_it_is_mended(yard: Yard) -> None:
+def test_an_app_that_workers_cannot_import_is_reported_until_it_is_fixed(yard: Yard) -> None:
     part = yard.folder / "part"
     part.touch()
     with yard.running("--min", "0", farm_import=part) as farm:

@@ -33,7 +33,7 @@ def insist(farm: Farm) -> None:
     until(look, "fast stop")
 
 
-def test_what_runs_is_finished_and_nothing_new_begins(any_yard: Yard) -> None:
+def test_a_stop_finishes_running_jobs_and_starts_no_new_ones(any_yard: Yard) -> None:
     yard = any_yard
     with yard.running("--min", "2", "--max", "2", "-c", "2") as farm:
         farm.until_ready(2)
@@ -49,7 +49,7 @@ def test_what_runs_is_finished_and_nothing_new_begins(any_yard: Yard) -> None:
         assert farm.lines("farm trouble") == []
 
 
-def test_a_second_signal_gives_back_what_runs_as_if_it_had_not_begun(any_yard: Yard) -> None:
+def test_a_second_signal_hands_running_jobs_back_uncharged(any_yard: Yard) -> None:
     yard = any_yard
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
@@ -73,7 +73,7 @@ def test_a_second_signal_gives_back_what_runs_as_if_it_had_not_begun(any_yard: Y
         assert other.stop() == 0
 
 
-def test_ctrl_c_in_a_terminal_is_for_the_supervisor_alone(yard: Yard) -> None:
+def test_ctrl_c_in_a_terminal_reaches_only_the_supervisor(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
         yard.submit("hold", str(yard.gate))
@@ -87,7 +87,7 @@ def test_ctrl_c_in_a_terminal_is_for_the_supervisor_alone(yard: Yard) -> None:
         assert yard.counts() == {Status.COMPLETED: 1}
 
 
-def test_nobody_is_waited_for_longer_than_its_soft_timeout(yard: Yard) -> None:
+def test_a_stop_waits_for_no_job_longer_than_its_soft_timeout(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         ids = yard.submit("cling", str(yard.gate), soft_timeout=0.5, timeout=300)
@@ -100,7 +100,7 @@ def test_nobody_is_waited_for_longer_than_its_soft_timeout(yard: Yard) -> None:
         expect_nothing_left(yard, farm)
 
 
-def test_at_the_end_of_the_grace_what_runs_goes_back(yard: Yard) -> None:
+def test_running_jobs_are_handed_back_at_the_end_of_the_grace_period(yard: Yard) -> None:
     with yard.running("--max", "1", "--grace", "0.5") as farm:
         farm.until_ready()
         ids = yard.submit("hold", str(yard.gate))

@@ -77,7 +77,7 @@ def test_without_a_surge_each_worker_ends_before_its_replacement_starts(yard: Ya
     assert most_at_once(farm) == 2
 
 
-def test_workers_that_are_wanted_again_wait_for_those_that_still_leave(yard: Yard) -> None:
+def test_a_scale_up_waits_for_workers_that_are_still_leaving(yard: Yard) -> None:
     with yard.running("--min", "2", "--max", "2", "-c", "1", "--surge", "0") as farm:
         farm.until_ready(2)
         yard.submit("hold", *[str(yard.gate)] * 2)

@@ -56,7 +56,7 @@ def test_a_job_that_cannot_be_stopped_ends_its_worker_when_the_others_are_done(
         assert farm.stop() == 0
 
 
-def test_neighbours_of_a_job_that_cannot_be_stopped_have_so_long_and_go_back(yard: Yard) -> None:
+def test_neighbours_of_an_unstoppable_job_are_handed_back_after_a_limit(yard: Yard) -> None:
     with yard.running("-c", "2", "--max", "1", hard_exit_after_s=0.3) as farm:
         (pid,) = farm.until_ready()
         (neighbour,) = yard.submit("hold", str(yard.gate))
@@ -72,7 +72,7 @@ def test_neighbours_of_a_job_that_cannot_be_stopped_have_so_long_and_go_back(yar
         assert farm.stop() == 0
 
 
-def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
+def test_a_process_job_is_killed_without_its_neighbours(yard: Yard) -> None:
     with yard.running("-c", "2", "--max", "1") as farm:
         (pid,) = farm.until_ready()
         yard.submit("hold", str(yard.gate))
@@ -92,7 +92,7 @@ def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize(("slots", "quota"), [(10, 4), pytest.param(2, 5, marks=pytest.mark.full)])
-def test_a_worker_is_replaced_after_exactly_so_many_jobs(
+def test_a_worker_is_replaced_after_exactly_max_jobs_per_worker_jobs(
     yard: Yard, slots: int, quota: int
 ) -> None:
     yard.submit("note", *range(3 * quota - 1))

@@ -56,7 +56,7 @@ def test_a_job_that_blocks_the_loop_is_named_and_its_worker_stays(yard: Yard) ->
         assert len(farm.pids) == 1
 
 
-def test_a_worker_that_nobody_understands_is_replaced(yard: Yard) -> None:
+def test_a_worker_that_sends_undecodable_messages_is_replaced(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         farm.until_ready()
         yard.submit("babble")
@@ -77,7 +77,7 @@ def test_a_worker_whose_loop_is_blocked_for_too_long_is_replaced(yard: Yard) -> 
         assert farm.stop() == 0
 
 
-def test_a_worker_whose_interpreter_is_held_is_replaced(yard: Yard) -> None:
+def test_a_worker_whose_gil_is_held_is_replaced(yard: Yard) -> None:
     with yard.running("--max", "1", heartbeat_interval_s=INTERVAL) as farm:
         farm.until_ready()
         yard.submit("hold_interpreter")
@@ -101,7 +101,7 @@ def test_a_killed_worker_is_replaced_and_its_jobs_are_soon_done(any_yard: Yard) 
         assert farm.stop() == 0
 
 
-def test_workers_of_a_supervisor_that_stands_still_leave_and_are_replaced(
+def test_workers_of_a_suspended_supervisor_leave_and_are_replaced(
     server_yard: Yard,
 ) -> None:
     yard = server_yard
@@ -120,7 +120,7 @@ def test_workers_of_a_supervisor_that_stands_still_leave_and_are_replaced(
         assert farm.stop() == 0
 
 
-def test_workers_of_a_killed_supervisor_end_and_give_their_jobs_back(any_yard: Yard) -> None:
+def test_workers_of_a_killed_supervisor_exit_and_hand_their_jobs_back(any_yard: Yard) -> None:
     yard = any_yard
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
@@ -140,7 +140,7 @@ def test_workers_of_a_killed_supervisor_end_and_give_their_jobs_back(any_yard: Y
         assert other.stop() == 0
 
 
-def test_what_jobs_have_forked_keeps_no_farm_from_seeing_that_a_worker_is_dead(yard: Yard) -> None:
+def test_a_process_forked_by_a_job_does_not_hide_the_death_of_its_worker(yard: Yard) -> None:
     with yard.running("--max", "1") as farm:
         (pid,) = farm.until_ready()
         yard.submit("keep_company", str(yard.gate))

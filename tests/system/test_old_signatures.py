@@ -47,14 +47,14 @@ async def waiting(app: App) -> Ticket[str]:
     return ticket
 
 
-async def test_a_call_whose_signature_names_no_job_runs_where_that_is_accepted(old: Signed) -> None:
+async def test_a_call_signed_without_a_job_id_runs_with_accept_unbound(old: Signed) -> None:
     app = old.app(KeyRing(SECRET, current="k1", accept_unbound=True))
     async with app, app.worker(pools=["signed"]):
         assert await (await waiting(app)) == "signed"
     assert old.world.lines() == ["signs signed"]
 
 
-async def test_a_call_whose_signature_names_no_job_is_refused_and_says_what_to_do(
+async def test_a_call_signed_without_a_job_id_is_refused_with_instructions(
     old: Signed,
 ) -> None:
     app = old.app(KeyRing(SECRET, current="k1"))

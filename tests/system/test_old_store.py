@@ -99,7 +99,7 @@ async def old(request: pytest.FixtureRequest, tmp_path: Path) -> OldStore:
     return OldStore(url, await load_postgres(url), tmp_path)
 
 
-async def test_what_was_kept_is_seen_as_it_was(old: OldStore) -> None:
+async def test_stored_jobs_of_an_old_store_are_read_unchanged(old: OldStore) -> None:
     reader = old.reader("epsilon")
     async with reader.app:
         jobs = await reader.jobs()
@@ -117,7 +117,7 @@ async def test_what_was_kept_is_seen_as_it_was(old: OldStore) -> None:
     assert reader.world.lines() == []
 
 
-async def test_everything_that_waited_runs_to_its_end(old: OldStore) -> None:
+async def test_every_waiting_job_of_an_old_store_runs_to_its_end(old: OldStore) -> None:
     async with old.worked_on() as reader:
         for label in WAITING:
             assert await reader.result(label) == label
@@ -175,7 +175,7 @@ async def test_a_call_that_was_made_is_replayed(old: OldStore) -> None:
         assert not [line for line in reader.world.lines() if line.startswith("pay")]
 
 
-async def test_a_journal_half_way_is_gone_on_with(old: OldStore) -> None:
+async def test_a_partial_journal_is_continued(old: OldStore) -> None:
     async with old.worked_on() as reader:
         page = await reader.app.operator().jobs(limit=1000)
         (id,) = [job.id for job in page.jobs if job.name == "crawl"]
@@ -186,7 +186,7 @@ async def test_a_journal_half_way_is_gone_on_with(old: OldStore) -> None:
         assert "first half" not in reader.world.lines()
 
 
-async def test_sessions_keep_their_state_and_go_on(old: OldStore) -> None:
+async def test_sessions_keep_their_state_and_continue(old: OldStore) -> None:
     async with old.worked_on() as reader:
         assert await (await reader.turns())[-1] == "5 said"
         talk = reader.tasks["chat"].session("s-1", tenant="acme", user="ann")
@@ -203,7 +203,7 @@ async def test_sessions_keep_their_state_and_go_on(old: OldStore) -> None:
         assert await (await talk.submit("fifth")) == "6 said"
 
 
-async def test_keys_of_the_old_store_stand_for_their_jobs(old: OldStore) -> None:
+async def test_keys_of_the_old_store_return_their_jobs(old: OldStore) -> None:
     async with old.worked_on() as reader:
         work, before = reader.tasks["work"], await reader.jobs()
         for key, label in (("k-done", "done"), ("k-queued", "queued-keyed")):
@@ -223,7 +223,7 @@ async def test_dead_letters_can_be_run_again(old: OldStore) -> None:
             assert await again == label
 
 
-async def test_streams_can_be_read_and_go_on(old: OldStore) -> None:
+async def test_streams_can_be_read_and_continue(old: OldStore) -> None:
     async with old.worked_on() as reader:
         ids = [job.id for job in (await reader.app.operator().jobs(limit=1000)).jobs]
         told: dict[str, list[tuple[int, str, Any]]] = {}
@@ -245,7 +245,7 @@ async def test_streams_can_be_read_and_go_on(old: OldStore) -> None:
     ]
 
 
-async def test_a_schedule_runs_what_it_has_missed_once(old: OldStore) -> None:
+async def test_a_schedule_runs_once_for_what_it_has_missed(old: OldStore) -> None:
     reader = old.reader()
     ticked = asyncio.Event()
     reach = reader.world.reach
@@ -265,7 +265,7 @@ async def test_a_schedule_runs_what_it_has_missed_once(old: OldStore) -> None:
     assert reader.world.lines().count("tick") == 1
 
 
-async def test_the_audit_goes_on_where_it_was(old: OldStore) -> None:
+async def test_the_audit_log_continues_its_numbering(old: OldStore) -> None:
     async with old.worked_on() as reader:
         before = await reader.app.operator().audit(0, 10_000)
         await reader.result("queued")
@@ -275,7 +275,7 @@ async def test_the_audit_goes_on_where_it_was(old: OldStore) -> None:
     assert before[0].kind == "pool_create"
 
 
-async def test_an_audit_restored_on_a_younger_server_can_be_read(
+async def test_an_audit_log_restored_on_a_newer_server_can_be_read(
     tmp_path: Path, schema: str
 ) -> None:
     old = OldStore(schema, await load_postgres(schema), tmp_path)

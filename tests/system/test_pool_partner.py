@@ -28,7 +28,7 @@ def states(seen: PoolSnapshot) -> int:
     return seen.queued + seen.blocked + seen.scheduled + seen.active + seen.completed + seen.failed
 
 
-async def test_jobs_of_a_killed_process_count_once_all_the_way(tmp_path: Path) -> None:
+async def test_jobs_of_a_killed_process_are_counted_once(tmp_path: Path) -> None:
     partner = await asyncio.to_thread(
         subprocess.Popen,
         [sys.executable, "-m", "tests.system.pool_partner", str(tmp_path)],

@@ -96,7 +96,7 @@ async def settled(url: str) -> dict[str, int]:
         await connection.close()
 
 
-async def test_many_jobs_leave_the_tables_they_passed_through_small(url: str) -> None:
+async def test_many_jobs_leave_no_bloated_tables(url: str) -> None:
     async with opened(url) as hand:
         await churn(hand, 0, MANY // 5)
         early = await sizes(url)
@@ -110,7 +110,7 @@ async def test_many_jobs_leave_the_tables_they_passed_through_small(url: str) ->
     assert await postgres_faults(url) == []
 
 
-async def test_an_old_snapshot_breaks_nothing_and_is_recovered_from(url: str) -> None:
+async def test_an_old_snapshot_causes_only_temporary_bloat(url: str) -> None:
     async with opened(url) as hand:
         await churn(hand, 0, BATCH)
         old: Any = await asyncpg.connect(url)

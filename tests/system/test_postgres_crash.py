@@ -101,7 +101,7 @@ async def test_a_commit_that_a_crash_took_back_is_not_mistaken_for_another_of_it
         pytest.param("fast", marks=pytest.mark.full),
     ],
 )
-async def test_what_was_accepted_was_committed(own_postgres: PostgresServer, how: str) -> None:
+async def test_every_accepted_job_was_committed(own_postgres: PostgresServer, how: str) -> None:
     accepted: list[str] = []
     many, down = asyncio.Event(), asyncio.Event()
 
@@ -132,7 +132,7 @@ async def test_what_was_accepted_was_committed(own_postgres: PostgresServer, how
     assert await postgres_faults(own_postgres.url) == []
 
 
-async def test_work_goes_on_over_restarts_of_the_server(own_postgres: PostgresServer) -> None:
+async def test_workers_continue_across_server_restarts(own_postgres: PostgresServer) -> None:
     """Claims and ends survive every restart; at the end each job is over once."""
     async with asyncio.timeout(LIMIT), opened(own_postgres.url) as store:
         hand = Hand(store, Clock())

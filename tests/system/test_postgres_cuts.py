@@ -145,7 +145,7 @@ def batch(number: int) -> JobBatch:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_what_is_added_is_there_once(cut: Cut, after: bool) -> None:
+async def test_a_job_is_added_once_whichever_statement_is_cut(cut: Cut, after: bool) -> None:
     async def act(number: int) -> None:
         (answer,) = await cut.store.add([batch(number)])
         assert entries(answer) == ["accepted", "accepted", "accepted", "joined", "accepted"]
@@ -157,7 +157,9 @@ async def test_what_is_added_is_there_once(cut: Cut, after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", ALSO_BEFORE)
-async def test_what_is_claimed_is_known_to_who_claimed_it(cut: Cut, after: bool) -> None:
+async def test_a_claim_is_known_to_its_owner_whichever_statement_is_cut(
+    cut: Cut, after: bool
+) -> None:
     for number in range(MOST):
         await cut.store.add([batch(number)])
     known: list[Claim] = []
@@ -172,7 +174,7 @@ async def test_what_is_claimed_is_known_to_who_claimed_it(cut: Cut, after: bool)
 
 
 @pytest.mark.parametrize("after", ALSO_BEFORE)
-async def test_what_is_settled_is_settled_once_and_the_next_are_known(
+async def test_a_job_is_settled_once_and_new_claims_are_known_whichever_statement_is_cut(
     cut: Cut, after: bool
 ) -> None:
     for number in range(MOST):
@@ -202,7 +204,7 @@ def settled(claims: Sequence[Claim], clock: Clock) -> list[Change]:
 
 
 @pytest.mark.parametrize("verb", ["expire_owner", "cancel", "pause", "withdraw", "prune", "read"])
-async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
+async def test_other_verbs_are_carried_out_whichever_statement_is_cut(cut: Cut, verb: str) -> None:
     await cut.store.add([batch(number) for number in range(3)])
     store = cut.store
 
@@ -235,7 +237,7 @@ async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
     assert await at_every_statement(cut, False, act) > 1
 
 
-async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> None:
+async def test_documents_are_written_although_the_connection_breaks_before(cut: Cut) -> None:
     unknown = []
 
     async def act(number: int) -> None:
@@ -252,7 +254,7 @@ async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> N
     assert all("the change may or may not have been made" in text for text in unknown)
 
 
-async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) -> None:
+async def test_log_lines_are_appended_once_although_the_connection_breaks_before(cut: Cut) -> None:
     unknown = []
 
     async def act(number: int) -> None:
@@ -269,7 +271,7 @@ async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) ->
     ]
 
 
-async def test_who_cannot_know_whether_a_document_was_written_is_told_so(cut: Cut) -> None:
+async def test_an_unknown_document_commit_is_reported_as_unknown(cut: Cut) -> None:
     cut.proxy.cut_after("^COMMIT")
     with pytest.raises(Unavailable, match="the change may or may not have been made"):
         await cut.store.put([Put("d", b"value", expect=0)])
@@ -319,7 +321,7 @@ async def far(own_postgres: PostgresServer, own_proxy: Proxy) -> AsyncIterator[C
         yield one
 
 
-async def test_jobs_claimed_for_somebody_who_never_heard_go_back_to_the_queue(
+async def test_jobs_claimed_in_a_lost_answer_go_back_to_the_queue(
     far: Cut, own_postgres: PostgresServer
 ) -> None:
     await far.store.add([batch(0)])
@@ -334,7 +336,7 @@ async def test_jobs_claimed_for_somebody_who_never_heard_go_back_to_the_queue(
     assert [claim.job.attempts for claim in again] == [1, 1, 1, 1]
 
 
-async def test_who_settles_again_is_told_that_it_was_made(
+async def test_settling_again_after_a_lost_answer_reports_success(
     far: Cut, own_postgres: PostgresServer
 ) -> None:
     await far.store.add([batch(0), batch(1)])
@@ -351,7 +353,7 @@ async def test_who_settles_again_is_told_that_it_was_made(
     assert (await far.store.replace(changes)).made == (False,) * 4
 
 
-async def test_jobs_are_not_taken_from_who_is_still_finding_out_that_it_has_them(
+async def test_a_claim_whose_commit_is_being_verified_is_not_taken_back(
     cut: Cut,
 ) -> None:
     await cut.store.add([batch(0)])
@@ -366,7 +368,7 @@ async def test_jobs_are_not_taken_from_who_is_still_finding_out_that_it_has_them
     assert len(claims) == 4
 
 
-async def test_a_submit_whose_answer_comes_late_is_refused_in_time_and_is_there(
+async def test_a_submit_whose_answer_is_late_raises_in_time_and_is_stored(
     far: Cut, own_postgres: PostgresServer
 ) -> None:
     trap = lose_word(far, own_postgres.pause)

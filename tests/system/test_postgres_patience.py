@@ -126,7 +126,7 @@ def expect_none(ends: dict[str, BaseException | None]) -> None:
     assert {name: end for name, end in ends.items() if end is not None} == {}
 
 
-async def test_a_server_that_stands_still_is_not_waited_for(own_postgres: PostgresServer) -> None:
+async def test_a_suspended_server_raises_unavailable_in_time(own_postgres: PostgresServer) -> None:
     async with opened(own_postgres.url) as (store, claim):
         own_postgres.pause()
         expect_only(await all_of(store, claim), Unavailable)
@@ -135,7 +135,7 @@ async def test_a_server_that_stands_still_is_not_waited_for(own_postgres: Postgr
     assert await postgres_faults(own_postgres.url) == []
 
 
-async def test_a_line_that_died_without_a_word_is_not_waited_for(
+async def test_a_silently_dead_connection_raises_unavailable_in_time(
     postgres: PostgresServer, store_schema: str
 ) -> None:
     with Proxy("127.0.0.1", postgres.port) as proxy:
@@ -148,7 +148,7 @@ async def test_a_line_that_died_without_a_word_is_not_waited_for(
 
 
 @pytest.mark.parametrize("table", ["poolhand_pools", "poolhand_jobs"])
-async def test_a_table_that_a_stranger_has_locked_is_not_waited_for(
+async def test_a_table_locked_by_another_client_raises_unavailable_in_time(
     store_schema: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(postgres_link.LIMITS, "lock_timeout", "1s")
@@ -167,7 +167,7 @@ async def test_a_table_that_a_stranger_has_locked_is_not_waited_for(
     assert await postgres_faults(store_schema) == []
 
 
-async def test_work_done_while_nobody_answered_is_not_done_twice(
+async def test_a_submit_made_while_the_server_did_not_answer_is_not_repeated(
     own_postgres: PostgresServer,
 ) -> None:
     async with opened(own_postgres.url) as (store, _):
@@ -181,7 +181,7 @@ async def test_work_done_while_nobody_answered_is_not_done_twice(
         assert len(found.jobs) == 2
 
 
-async def test_a_server_that_is_read_only_says_so_and_can_be_read(
+async def test_a_read_only_server_is_reported_and_can_be_read(
     own_postgres: PostgresServer,
 ) -> None:
     url = own_postgres.url
@@ -254,7 +254,7 @@ def standby(
         yield copy
 
 
-async def test_a_standby_says_that_it_is_none_to_write_to(
+async def test_a_standby_is_reported_as_read_only(
     own_postgres: PostgresServer, standby: PostgresServer
 ) -> None:
     async with opened(own_postgres.url) as (_, claim):
@@ -271,7 +271,9 @@ async def test_a_standby_says_that_it_is_none_to_write_to(
         await copied.close()
 
 
-async def test_what_an_administrator_cancels_is_told_and_leaves_nothing(store_schema: str) -> None:
+async def test_a_query_cancelled_by_an_administrator_is_reported_and_changes_nothing(
+    store_schema: str,
+) -> None:
     address = address_of(store_schema)
     async with opened(store_schema) as (store, claim):
         outside: Any = await asyncpg.connect(address.dsn)
@@ -289,7 +291,7 @@ async def test_what_an_administrator_cancels_is_told_and_leaves_nothing(store_sc
         expect_none(await all_of(store, claim))
 
 
-async def test_connections_killed_all_the_time_are_not_noticed(
+async def test_constantly_killed_connections_cause_no_error(
     own_postgres: PostgresServer,
 ) -> None:
     url = own_postgres.url

@@ -111,13 +111,13 @@ async def test_four_stores_share_two_connections(schema: str, pooled: str) -> No
     assert await postgres_faults(schema) == []
 
 
-async def test_what_is_found_by_polling_needs_no_signals(pooled: str) -> None:
+async def test_polling_works_without_notifications(pooled: str) -> None:
     async with crew(pooled, 2) as (one, other):
         await one.take_in("a")
         assert [claim.job.id for claim in await other.claim(owner="hand-1")] == ["a"]
 
 
-async def test_a_word_past_the_pooler_is_heard(schema: str, pooled: str) -> None:
+async def test_a_notification_past_the_pooler_is_received(schema: str, pooled: str) -> None:
     heard = asyncio.Event()
     direct = schema.partition("?")[0]
     async with crew(pooled, 1) as (one,), crew(f"{pooled}&listen={direct}", 1) as (other,):
@@ -139,7 +139,7 @@ async def test_nothing_is_left_on_a_connection_of_the_pooler(
         assert held == "0"
 
 
-async def test_more_stores_than_the_pooler_takes_are_told_so(pooled: str) -> None:
+async def test_more_stores_than_the_pooler_allows_get_an_error(pooled: str) -> None:
     async with AsyncExitStack() as stack:
         stores = [PostgresStore(pooled, Runtime()) for _ in range(70)]
         refused: list[str] = []
@@ -153,12 +153,12 @@ async def test_more_stores_than_the_pooler_takes_are_told_so(pooled: str) -> Non
         assert "no more connections allowed" in refused[0]
 
 
-async def test_a_pooler_that_the_url_does_not_name_is_told_of(schema: str, pooler: Pooler) -> None:
+async def test_a_pooler_not_named_in_the_url_is_reported(schema: str, pooler: Pooler) -> None:
     with pytest.raises(UsageError, match=r"PgBouncer.* add pooler=transaction to the URL"):
         await PostgresStore(pooler.unsaid(schema), Runtime()).open()
 
 
-async def test_a_pooler_that_keeps_no_settings_is_told_of_as_well(
+async def test_a_pooler_that_resets_no_settings_is_reported_too(
     schema: str, lenient_pooler: Pooler
 ) -> None:
     url = lenient_pooler.unsaid(schema)

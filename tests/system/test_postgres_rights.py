@@ -75,7 +75,9 @@ async def at_work(url: str) -> AsyncIterator[Say]:
         yield say
 
 
-async def test_who_may_not_make_tables_is_told_so(guest: Guest, database: str) -> None:
+async def test_a_user_without_the_right_to_create_tables_gets_an_error(
+    guest: Guest, database: str
+) -> None:
     app, say = app_at(guest.url)
     with pytest.raises(ReadOnly, match=r"permission denied.*give this user the right"):
         async with app:
@@ -88,7 +90,7 @@ async def test_who_may_not_make_tables_is_told_so(guest: Guest, database: str) -
         assert await (await say.submit("hello")) == "hello"
 
 
-async def test_who_may_only_read_is_told_so_and_changes_nothing(
+async def test_a_read_only_user_gets_an_error_and_changes_nothing(
     guest: Guest, database: str
 ) -> None:
     async with at_work(database) as say:
@@ -103,7 +105,7 @@ async def test_who_may_only_read_is_told_so_and_changes_nothing(
         assert sum((await owner.operator().count()).values()) == 1
 
 
-async def test_a_table_without_rights_is_named_and_what_does_not_need_it_goes_on(
+async def test_a_table_without_privileges_is_named_and_other_verbs_still_work(
     guest: Guest, database: str
 ) -> None:
     async with App(database):
@@ -117,9 +119,7 @@ async def test_a_table_without_rights_is_named_and_what_does_not_need_it_goes_on
         assert await (await say.with_options(idempotency_key="k").submit("keyed")) == "keyed"
 
 
-async def test_while_no_signal_can_be_sent_everything_goes_on_by_polling(
-    guest: Guest, database: str
-) -> None:
+async def test_without_notifications_work_continues_by_polling(guest: Guest, database: str) -> None:
     """A full queue of notifications refuses each of them, as this server does."""
     async with App(database):
         pass

@@ -197,7 +197,7 @@ async def test_huge_arguments_and_results_arrive_whole() -> None:
         assert received == sent
 
 
-async def test_a_job_in_a_process_can_see_itself() -> None:
+async def test_a_process_job_can_read_its_own_context() -> None:
     async with Pool("seen", run_in="process") as pool:
         view = pool.with_options(key="acme", session="s")
         ticket = await view.submit(jobs.look)
@@ -207,7 +207,7 @@ async def test_a_job_in_a_process_can_see_itself() -> None:
         assert (job.status, job.attempts, job.name, stop) == (Status.RUNNING, 1, "look", False)
 
 
-async def test_a_job_does_not_see_what_the_one_before_left_in_its_context() -> None:
+async def test_a_job_does_not_see_context_set_by_the_previous_one() -> None:
     async with Pool(run_in="process") as pool:
         assert await pool.run(jobs.colour, "red") == "none"
         assert await pool.run(jobs.colour, "blue") == "none"
@@ -229,7 +229,7 @@ async def test_an_error_reaches_the_caller_as_it_was_raised() -> None:
         assert 'raise Quota("spent", left=7)' in fault.traceback
 
 
-async def test_what_cannot_travel_fails_its_job_by_name_and_not_its_child() -> None:
+async def test_an_unpicklable_result_or_error_fails_its_job_and_not_its_child() -> None:
     expected = {
         jobs.fail_locally: "fail_locally.<locals>.Local: nobody else knows me",
         jobs.fail_in_two_parts: "tests.system.jobs.TwoParts: 7 out of paper",
@@ -254,7 +254,7 @@ def only_here() -> None:
     """Its module is removed below."""
 
 
-async def test_a_call_that_its_process_cannot_read_fails_with_what_to_do(
+async def test_a_call_that_its_child_cannot_unpickle_fails_with_instructions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = ModuleType("made_in_this_process")
@@ -282,7 +282,7 @@ async def fate(submitter: Submitter, error: BaseException) -> tuple[object, ...]
     return job.status, job.attempts, told, type(raised), type(cause), getattr(cause, "args", None)
 
 
-async def test_what_a_job_raises_means_in_a_process_what_it_means_in_a_thread() -> None:
+async def test_directives_raised_in_a_process_mean_the_same_as_in_a_thread() -> None:
     errors: list[BaseException] = [
         LookupError("nothing", 3),
         SystemExit(3),
@@ -302,7 +302,7 @@ async def test_what_a_job_raises_means_in_a_process_what_it_means_in_a_thread() 
         assert await pool.run(os.getpid) == child
 
 
-async def test_a_job_in_a_process_may_ask_to_run_again(tmp_path: Path) -> None:
+async def test_a_process_job_may_request_a_retry(tmp_path: Path) -> None:
     async with Pool(run_in="process") as pool:
         later = await pool.submit(jobs.fail_once, str(tmp_path / "later"), RetryLater(0.0))
         snooze = await pool.submit(jobs.snooze_once, str(tmp_path / "snooze"))
@@ -310,7 +310,7 @@ async def test_a_job_in_a_process_may_ask_to_run_again(tmp_path: Path) -> None:
         assert (later.snapshot().attempts, snooze.snapshot().attempts) == (2, 1)
 
 
-async def test_a_job_in_a_process_is_not_retried_after_an_error_that_cannot_be_made_again() -> None:
+async def test_a_process_job_is_not_retried_after_an_error_that_cannot_be_rebuilt() -> None:
     retry = Retry(attempts=3, first=0, give_up_on=(jobs.Picky,))
     async with Pool(run_in="process", retry=retry) as pool:
         ticket = await pool.submit(jobs.be_picky)
@@ -324,7 +324,7 @@ async def test_a_job_in_a_process_is_not_retried_after_an_error_that_cannot_be_m
 # Death
 
 
-async def test_a_killed_child_takes_only_its_own_job_along(wire: Wire) -> None:
+async def test_a_killed_child_fails_only_its_own_job(wire: Wire) -> None:
     ears = Ears()
     gate = asyncio.Event()
     async with Pool(max_concurrent=4, run_in="process", events=ears.events) as pool:
@@ -364,7 +364,7 @@ async def test_a_job_that_lost_its_child_is_retried_by_its_policy(tmp_path: Path
         assert len(ears.of(WorkerVanished)) == 1
 
 
-async def test_a_job_that_ends_its_own_process_is_lost_and_told_how() -> None:
+async def test_a_job_that_ends_its_own_process_is_lost_and_the_error_names_the_exit() -> None:
     expected: list[tuple[Callable[[int], None], int, str]] = [
         (jobs.exit_now, 0, "ended with exit code 0"),
         (jobs.exit_now, 9, "ended with exit code 9"),
@@ -379,7 +379,7 @@ async def test_a_job_that_ends_its_own_process_is_lost_and_told_how() -> None:
         assert pool.snapshot().active == 0
 
 
-async def test_a_job_that_had_begun_is_not_run_again_unless_its_policy_says_so(
+async def test_a_started_job_is_not_run_again_unless_its_policy_says_so(
     tmp_path: Path,
 ) -> None:
     calls = str(tmp_path / "calls")
@@ -458,7 +458,7 @@ async def test_a_job_can_see_its_soft_timeout(wire: Wire) -> None:
         assert await pool.run(os.getpid) == child
 
 
-async def test_a_cancelled_job_that_stops_by_itself_keeps_its_child(wire: Wire) -> None:
+async def test_a_cancelled_job_that_stops_keeps_its_child(wire: Wire) -> None:
     async with Pool(run_in="process", cancel_grace=LIMIT) as pool:
         ticket = await pool.submit(jobs.be_polite, wire.path)
         child = await wire.pid()
@@ -467,7 +467,7 @@ async def test_a_cancelled_job_that_stops_by_itself_keeps_its_child(wire: Wire) 
         assert await pool.run(os.getpid) == child
 
 
-async def test_a_cancelled_job_that_does_not_stop_is_killed_with_what_it_has_started(
+async def test_a_cancelled_job_that_does_not_stop_is_killed_with_its_subprocesses(
     wire: Wire,
 ) -> None:
     async with Pool(run_in="process", cancel_grace=0.02) as pool:
@@ -482,7 +482,7 @@ async def test_a_cancelled_job_that_does_not_stop_is_killed_with_what_it_has_sta
         assert (seen.active, seen.stuck, seen.cancelled) == (0, 0, 1)
 
 
-async def test_a_job_in_a_process_may_have_a_pool_whose_children_die_with_it(wire: Wire) -> None:
+async def test_a_process_job_may_have_a_pool_whose_children_die_with_it(wire: Wire) -> None:
     async with Pool(run_in="process", cancel_grace=0) as pool:
         ticket = await pool.submit(jobs.nest, wire.path)
         grandchild = await wire.pid()
@@ -532,7 +532,7 @@ async def test_a_job_cancelled_while_its_child_starts_never_runs_and_the_child_s
 
 
 @pytest.mark.usefixtures("slow_start")
-async def test_a_job_told_to_stop_while_its_child_starts_sees_it(wire: Wire) -> None:
+async def test_a_stop_request_while_the_child_starts_is_seen_by_the_job(wire: Wire) -> None:
     ears = Ears()
     async with Pool(run_in="process", soft_timeout=SOON, events=ears.events) as pool:
         ticket = await pool.submit(jobs.look)
@@ -554,7 +554,7 @@ class SlowRuntime(Runtime):
         return super().spawn(target, args, name)
 
 
-async def test_a_job_told_to_stop_before_there_is_a_child_sees_it() -> None:
+async def test_a_stop_request_before_there_is_a_child_is_seen_by_the_job() -> None:
     ears = Ears()
     runtime = SlowRuntime()
     async with Pool(runtime=runtime, run_in="process", events=ears.events) as pool:
@@ -598,7 +598,7 @@ async def test_there_are_never_more_children_than_slots(wire: Wire) -> None:
         assert len({await ticket for ticket in tickets}) == alive() == 2
 
 
-async def test_children_of_surplus_slots_go_with_their_jobs(wire: Wire) -> None:
+async def test_children_of_surplus_slots_exit_when_their_jobs_finish(wire: Wire) -> None:
     async with Pool(max_concurrent=3, run_in="process") as pool:
         tickets = [await pool.submit(jobs.hold, wire.path) for _ in range(3)]
         pids = {await wire.pid() for _ in tickets}
@@ -625,7 +625,7 @@ async def test_a_drain_lets_jobs_finish_and_leaves_no_child(wire: Wire) -> None:
     await gone(*pids)
 
 
-async def test_a_drain_kills_what_does_not_stop(wire: Wire) -> None:
+async def test_a_drain_kills_jobs_that_do_not_stop(wire: Wire) -> None:
     pool = await Pool(max_concurrent=2, run_in="process").start()
     tickets = [
         await pool.submit(jobs.be_stubborn, wire.path),
@@ -763,7 +763,9 @@ async def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-async def test_children_die_with_their_parent_whatever_they_do(tmp_path: Path, wire: Wire) -> None:
+async def test_children_die_with_their_parent_whatever_they_are_doing(
+    tmp_path: Path, wire: Wire
+) -> None:
     text = """
         async def main():
             async with Pool(max_concurrent=4, run_in="process") as pool:
@@ -892,7 +894,7 @@ async def test_ctrl_c_does_not_reach_the_children(tmp_path: Path, wire: Wire) ->
         assert await end_of(parent) == (3, "completed completed\n", "")
 
 
-async def test_a_script_without_a_guard_is_told_so_and_starts_no_avalanche(tmp_path: Path) -> None:
+async def test_a_script_without_a_main_guard_gets_an_error_and_no_fork_bomb(tmp_path: Path) -> None:
     text = """
         jobs.count("starts")
 
@@ -939,7 +941,7 @@ async def test_a_pool_may_run_in_a_process_of_multiprocessing(tmp_path: Path, wi
 # What a job does to its child
 
 
-async def test_a_fork_of_a_job_answers_nothing() -> None:
+async def test_a_fork_inside_a_job_sends_no_answer() -> None:
     async with Pool(run_in="process") as pool:
         assert await pool.run(jobs.fork_and_return, "acme") == "acme"
         assert await pool.run(jobs.fork_and_raise) == "the parent"
@@ -948,7 +950,7 @@ async def test_a_fork_of_a_job_answers_nothing() -> None:
 
 
 @pytest.mark.parametrize("job", [jobs.raise_sealed, jobs.raise_odd])
-async def test_an_error_with_a_mind_of_its_own_still_reaches_the_caller(
+async def test_an_error_with_unusual_attributes_still_reaches_the_caller(
     job: Callable[[], None],
 ) -> None:
     async with Pool(run_in="process") as pool:
@@ -958,13 +960,13 @@ async def test_an_error_with_a_mind_of_its_own_still_reaches_the_caller(
         assert await pool.run(os.getpid) == child
 
 
-async def test_what_a_job_left_running_goes_with_its_child() -> None:
+async def test_processes_left_by_a_job_end_with_its_child() -> None:
     async with Pool(run_in="process") as pool:
         left = await pool.run(jobs.leave_running)
     await until(lambda: is_gone(left))
 
 
-async def test_a_job_that_passes_on_the_loss_of_another_has_not_vanished_itself() -> None:
+async def test_a_job_that_reraises_job_lost_is_not_reported_as_lost_itself() -> None:
     ears = Ears()
     async with (
         Pool("inner", run_in="process", events=ears.events) as inner,

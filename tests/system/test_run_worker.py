@@ -191,7 +191,7 @@ def test_a_third_signal_ends_a_process_whose_loop_a_job_blocks(tmp_path: Path) -
         assert asyncio.run(completed(url)) == [(Status.COMPLETED, 2)]
 
 
-def test_ctrl_c_on_an_embedded_worker_says_what_it_waits_for(
+def test_ctrl_c_on_an_embedded_worker_reports_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDED", "1")

@@ -34,7 +34,7 @@ asyncio.run(main())
 """
 
 
-def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_gets_an_error_with_the_fix(tmp_path: Path) -> None:
     """Without an error its children would run the script again and wait for themselves."""
     (tmp_path / "script.py").write_text(UNGUARDED)
     done = subprocess.run(
@@ -175,7 +175,7 @@ def test_no_child_of_a_script_outlives_it(
     assert len(pids_of(tmp_path)) == 2, "no child started another one"
 
 
-def test_a_pool_that_a_child_would_start_again_says_what_the_script_lacks(tmp_path: Path) -> None:
+def test_a_pool_started_by_an_imported_script_gets_an_error_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(STAYS + "asyncio.run(main())")
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50

@@ -138,7 +138,7 @@ def test_three_processes_have_one_cap_one_queue_and_one_set_of_keys(world: World
     assert most_at_once(story) == CAP
 
 
-def test_when_one_is_killed_its_tasks_go_on_elsewhere_and_its_closures_say_they_are_lost(
+def test_after_a_kill_tasks_run_elsewhere_and_closures_are_reported_lost(
     world: World,
 ) -> None:
     victim = world.hand()

@@ -136,7 +136,7 @@ async def test_a_kill_in_the_middle_of_a_write_loses_nothing_that_was_acknowledg
 
 
 @pytest.mark.parametrize(("fault", "code"), [("EIO", "SQLITE_IOERR"), ("FULL", "SQLITE_FULL")])
-def test_a_broken_or_full_disk_refuses_says_so_and_recovers(
+def test_a_broken_or_full_disk_is_reported_and_recovered_from(
     tmp_path: Path, disk: str, fault: str, code: str
 ) -> None:
     switch = str(tmp_path / "switch")
@@ -154,7 +154,7 @@ def test_a_broken_or_full_disk_refuses_says_so_and_recovers(
     assert notes_in(tmp_path / "a.db") == [1, 4]
 
 
-def test_a_file_that_may_not_grow_refuses_says_so_and_recovers(tmp_path: Path) -> None:
+def test_a_file_size_limit_is_reported_and_recovered_from(tmp_path: Path) -> None:
     _, during, kept, *after = lines(write("at_a_limit", tmp_path / "a.db"))
     assert during.startswith("during ReadOnly ")
     assert kept == "kept [1] ReadOnly"
@@ -239,7 +239,7 @@ async def test_a_process_stopped_in_a_write_holds_others_up_for_a_bounded_time(
     assert notes_in(path) == [1]
 
 
-def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
+def test_a_forked_process_is_refused_and_must_open_the_file_itself(tmp_path: Path) -> None:
     _, written, read, parent, kept = lines(write("fork", tmp_path / "a.db"))
     for line in (written, read):
         assert line.startswith("fork UsageError ")
@@ -248,7 +248,9 @@ def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
     assert notes_in(tmp_path / "a.db") == [2]
 
 
-async def test_a_fork_that_outlives_its_killed_parent_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_fork_that_outlives_its_killed_parent_blocks_no_other_process(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.db"
     async with writer("orphan", path) as process:
         await said(process, "open")
@@ -266,7 +268,7 @@ async def test_a_fork_that_outlives_its_killed_parent_holds_nobody_up(tmp_path: 
 
 
 @pytest.mark.parametrize("there", ["nothing", "a file", "a file and its log"])
-def test_a_file_in_a_folder_of_somebody_else_is_read_only(there: str) -> None:
+def test_a_file_in_a_folder_of_another_user_is_read_only(there: str) -> None:
     # Not in the folder of the tests, which other users cannot enter.
     folder = Path(tempfile.mkdtemp())
     path = folder / "a.db"

@@ -121,7 +121,7 @@ def test_the_cap_of_a_key_holds_over_all_processes(crew: Crew) -> None:
     assert max(most_at_once(story, field=4).values()) <= 2
 
 
-def test_turns_of_a_session_run_one_by_one_in_the_order_they_were_submitted(crew: Crew) -> None:
+def test_turns_of_a_session_run_one_by_one_in_submit_order(crew: Crew) -> None:
     shares = [
         [order(f"{hand}-{number:03}", session=f"s{number % 4}").job for number in range(40)]
         for hand in range(HANDS)
@@ -134,7 +134,7 @@ def test_turns_of_a_session_run_one_by_one_in_the_order_they_were_submitted(crew
         assert begun == [id for id in submitted if int(id[-3:]) % 4 == session]
 
 
-def test_keys_take_turns_whoever_claims(crew: Crew) -> None:
+def test_fair_keys_take_turns_whichever_process_claims(crew: Crew) -> None:
     crew.ask(lambda store: store.declare(spec(queue=fair_round_robin(weights={"B": 2}))))
     crew.work_off([order(f"job-{n:03}", key="ABC"[n % 3]) for n in range(120)])
     picked = [record["key"] for record in crew.audit(DEQUEUE)]
@@ -143,7 +143,7 @@ def test_keys_take_turns_whoever_claims(crew: Crew) -> None:
     assert [Counter(one) for one in rounds] == [Counter("ABBC")] * 20
 
 
-def test_parked_submitters_of_all_processes_get_in_in_the_order_they_came(crew: Crew) -> None:
+def test_blocked_submitters_of_all_processes_are_admitted_in_order(crew: Crew) -> None:
     crew.ask(lambda store: store.declare(spec(backpressure=bounded(2), slots=2)))
     crew.work([share(hand, 40) for hand in range(HANDS)])
     entered = [record["task_id"] for record in crew.audit(SUBMIT)]

@@ -59,7 +59,7 @@ class Play:
         return path.read_text()
 
 
-def test_a_reader_killed_many_times_misses_nothing_and_hears_nothing_twice(
+def test_a_reader_killed_many_times_misses_no_event_and_gets_none_twice(
     url: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:

@@ -150,7 +150,7 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "words", [("work", "unguarded:app"), ("jobs", "list", "--app", "unguarded:app")]
 )
-def test_a_module_that_works_while_it_is_imported_is_told_what_it_lacks(
+def test_a_module_that_runs_work_at_import_gets_an_error_with_the_fix(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "unguarded.py").write_text(WORKS)
@@ -173,7 +173,7 @@ def test_a_module_that_works_while_it_is_imported_is_told_what_it_lacks(
     assert not (tmp_path / "jobs.db").exists()
 
 
-def test_a_farm_whose_code_and_settings_name_two_stores_says_which_it_uses(
+def test_a_farm_whose_code_and_settings_name_two_stores_reports_the_one_in_use(
     tmp_path: Path, url: str
 ) -> None:
     folder = make(tmp_path, "space")

@@ -48,7 +48,7 @@ def shifted(request: pytest.FixtureRequest) -> list[str]:
         ("pg", 100_000),
     ],
 )
-async def test_a_worker_with_shifted_clocks_takes_nobodys_jobs_and_starts_none_early(
+async def test_a_worker_with_shifted_clocks_takes_no_foreign_jobs_and_starts_none_early(
     request: pytest.FixtureRequest, kind: str, shift: int, tmp_path: Path
 ) -> None:
     shifted = in_namespace(shift)
@@ -94,7 +94,7 @@ def test_when_a_process_began_is_the_same_from_every_time_namespace(shifted: lis
     assert not is_running(pid, str(int(started) + 2))
 
 
-def test_a_reading_of_the_clock_is_written_as_the_machine_has_it(shifted: list[str]) -> None:
+def test_a_clock_reading_is_stored_in_machine_time(shifted: list[str]) -> None:
     here: Callable[[], float] = lambda: Runtime().monotonic() - Runtime().clock_ahead()  # noqa: E731
     before = here()
     text = "from poolhand.runtime import *; r = Runtime(); print(r.monotonic() - r.clock_ahead())"

@@ -307,7 +307,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("line", REVEALED)
-def test_the_type_of_what_comes_back_is_inferred(said: dict[str, str], line: str) -> None:
+def test_return_types_are_inferred(said: dict[str, str], line: str) -> None:
     found = re.fullmatch(r'note: Revealed type is "(.*)"\n', said[line])
     assert found is not None, said[line]
     short = re.sub(r"\b(?:\w+\.)+", "", found[1]).removesuffix("?")

@@ -89,7 +89,7 @@ def test_a_url_as_another_library_writes_it_gets_a_hint(url: str, hint: str) -> 
         ),
     ],
 )
-def test_an_option_that_an_app_does_not_have_is_told_with_what_may_be_meant(
+def test_an_unknown_app_option_is_refused_with_a_suggestion(
     options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -97,7 +97,7 @@ def test_an_option_that_an_app_does_not_have_is_told_with_what_may_be_meant(
     assert str(caught.value).startswith(f"App: {said}")
 
 
-def test_what_is_shown_of_an_app_and_its_tasks_steers_no_terminal() -> None:
+def test_the_repr_of_an_app_and_its_tasks_contains_no_control_sequences() -> None:
     app = App("sqlite:///a\x1b[31m.db")
     name = "task\x1b[2J\r\n\x9b1m\u202e"
     task, agent = app.task(name=name)(_nothing), app.agent(name=f"agent {name}")(_turn)
@@ -119,7 +119,7 @@ def test_an_app_is_shown_by_its_url_without_the_password() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["asyncpg", "greenlet"])
-def test_a_server_needs_an_extra_which_is_named(missing: str) -> None:
+def test_the_error_for_a_server_store_names_the_missing_extra(missing: str) -> None:
     code = f"""
 import sys
 from poolhand import App
@@ -151,14 +151,14 @@ def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, "week", float("nan"), None], ids=str)
 @pytest.mark.parametrize("name", ["results", "dead", "audit"])
-def test_what_is_over_is_kept_for_some_seconds(name: str, seconds: Any) -> None:
+def test_retention_times_must_be_seconds_above_zero(name: str, seconds: Any) -> None:
     with pytest.raises(UsageError, match=f"Keep: {name}=.* it must be seconds above 0"):
         App("memory://", keep=Keep(**{name: seconds}))
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "many"], ids=str)
 @pytest.mark.parametrize("name", ["max_results", "max_dead", "max_audit"])
-def test_a_number_is_kept_or_any(name: str, most: Any) -> None:
+def test_keep_accepts_a_number_or_none(name: str, most: Any) -> None:
     App("memory://", keep=replace(Keep(), **{name: None}))
     with pytest.raises(
         UsageError, match=f"Keep: {name}=.* it must be an int of at least 1 and .* 10.*18, or None"
@@ -166,7 +166,7 @@ def test_a_number_is_kept_or_any(name: str, most: Any) -> None:
         App("memory://", keep=Keep(**{name: most}))
 
 
-def test_what_is_kept_is_said_by_a_keep() -> None:
+def test_keep_must_be_a_keep_object() -> None:
     with pytest.raises(UsageError, match=r"it must be Keep\(results=…, dead=…\)"):
         App("memory://", keep=7 * 86_400)  # type: ignore[arg-type]
 
@@ -198,7 +198,7 @@ def test_what_is_kept_is_said_by_a_keep() -> None:
         "huge",
     ],
 )
-def test_a_url_that_names_no_store_is_told(url: Any, said: str) -> None:
+def test_a_url_that_names_no_store_is_refused(url: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         App(url)
     assert len(str(caught.value)) < 500
@@ -241,7 +241,7 @@ async def test_the_scheme_of_a_url_may_be_in_capitals(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_part_of_the_wire_of_the_wrong_kind_is_refused_and_no_secret_shown(
+def test_a_wire_option_of_the_wrong_type_is_refused_without_showing_a_secret(
     option: str, value: Any, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
@@ -259,7 +259,7 @@ def test_a_part_of_the_wire_of_the_wrong_kind_is_refused_and_no_secret_shown(
     ],
     ids=str,
 )
-def test_a_part_of_the_wrong_kind_is_refused_and_no_secret_shown(
+def test_an_app_option_of_the_wrong_type_is_refused_without_showing_a_secret(
     option: str, value: Any, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
@@ -267,7 +267,7 @@ def test_a_part_of_the_wrong_kind_is_refused_and_no_secret_shown(
     assert "secret" not in str(caught.value)
 
 
-def test_all_wrong_parts_are_told_at_once() -> None:
+def test_all_wrong_app_options_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match=r"limits is a .*; ring is a .*; pickle is a"):
         App("memory://", wire=Wire(limits=5, ring=5, pickle=5))  # type: ignore[arg-type]
 
@@ -299,14 +299,14 @@ def test_a_task_has_a_name_that_every_store_can_keep(name: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["bogus", "", 5, [], "\ud800"], ids=ascii)
-def test_a_task_says_where_it_runs(where: Any) -> None:
+def test_a_task_reports_where_it_runs(where: Any) -> None:
     with pytest.raises(UsageError, match=r"run_in=.* is not allowed; it must be 'loop', 'thread'"):
 
         @App("memory://").task(name="call", run_in=where)
         def call() -> None: ...
 
 
-def test_a_task_that_was_refused_leaves_nothing_behind() -> None:
+def test_a_refused_task_is_not_registered() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="timeout=-1"):
 
@@ -326,7 +326,7 @@ def test_a_worker_takes_names_of_pools(pools: Any) -> None:
         App("memory://").worker(pools=pools)
 
 
-async def test_an_id_that_no_job_can_have_is_that_of_no_job(url: str) -> None:
+async def test_an_impossible_job_id_is_not_found_or_refused(url: str) -> None:
     async with App(url) as app:
         for id in ("", "\ud800", "a\0b", "x" * 100_000):
             assert await app.get(id) is None
@@ -337,7 +337,7 @@ async def test_an_id_that_no_job_can_have_is_that_of_no_job(url: str) -> None:
 
 
 @pytest.mark.parametrize("pools", [["reserch"], ["research", "reserch"]], ids=str)
-def test_a_worker_for_a_pool_that_nothing_uses_is_warned_of(
+def test_a_worker_for_an_unused_pool_logs_a_warning(
     caplog: pytest.LogCaptureFixture, pools: list[str]
 ) -> None:
     app = App("memory://")
@@ -452,7 +452,7 @@ def test_a_pool_is_declared_again_with_the_same_settings_only() -> None:
         app.pool("free", max_concurrent=1)
 
 
-def test_options_of_a_pool_are_told_all_at_once() -> None:
+def test_all_wrong_pool_options_are_reported_at_once() -> None:
     app = App("memory://")
     with pytest.raises(UsageError) as caught:
         app.pool("chat", max_concurrent=0, timeout=-1, colour="red")  # type: ignore[call-arg]
@@ -461,7 +461,7 @@ def test_options_of_a_pool_are_told_all_at_once() -> None:
     assert "'colour' is not an option" in str(caught.value)
 
 
-def test_a_stored_pool_does_not_scale_itself() -> None:
+def test_a_stored_pool_refuses_autoscale() -> None:
     with pytest.raises(UsageError, match="autoscale goes with a pool in memory"):
         App("memory://").pool("chat", autoscale=Autoscale(min=1, max=5))
 
@@ -513,7 +513,7 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
     assert "task, pool, tenant" in job.error.message
 
 
-async def test_pickle_is_for_those_who_ask_for_it_and_sign() -> None:
+async def test_pickle_needs_to_be_enabled_and_signed() -> None:
     with pytest.raises(UsageError, match="codec='pickle' needs"):
         App("memory://", wire=Wire(codec="pickle"))
     with pytest.raises(UsageError, match="codec='yaml' is not allowed"):
@@ -529,7 +529,7 @@ async def test_pickle_is_for_those_who_ask_for_it_and_sign() -> None:
         assert await (await call.submit({1: {2, 3}, "x": 4 + 5j})) == {1: {2, 3}, "x": 4 + 5j}
 
 
-async def test_an_app_says_whether_it_could_take_a_job(tmp_path: Path) -> None:
+async def test_ready_reports_whether_the_app_can_accept_a_job(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'jobs.db'}")
     assert not await app.ready()
     fine = App("memory://")
@@ -571,7 +571,7 @@ async def test_an_app_can_be_used_by_many_tasks_of_a_loop_at_once(tmp_path: Path
 
 
 @pytest.mark.parametrize(("url", "warned"), [("sqlite:///a.db", True), ("memory://", False)])
-def test_a_task_that_was_typed_in_is_warned_of_where_others_share_the_store(
+def test_a_task_typed_in_at_the_prompt_logs_a_warning_on_a_shared_store(
     url: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     typed_in: dict[str, Any] = {"__name__": "__main__"}
@@ -589,7 +589,7 @@ def test_a_worker_of_no_pools_is_refused() -> None:
             make(pools=[])
 
 
-def test_an_app_shows_what_users_need() -> None:
+def test_the_public_attributes_of_an_app_are_what_users_need() -> None:
     shown = [name for name in dir(App("memory://")) if not name.startswith("_")]
     assert shown == [
         "agent",

@@ -32,7 +32,7 @@ def write(folder: Path, text: str, name: str = MODULE) -> None:
     (folder / f"{name}.py").write_text(text, encoding="utf-8")
 
 
-def test_an_app_of_this_folder_is_loaded(here: Path) -> None:
+def test_an_app_in_the_working_directory_is_loaded(here: Path) -> None:
     write(here, "from poolhand import App\nclass made:\n    app = App('memory://')\n")
     app = load_app(f"{MODULE}:made.app")
     assert isinstance(app, App)
@@ -50,7 +50,9 @@ def test_an_app_can_load_the_rest_of_its_project_from_another_folder(
     assert load_app(f"{MODULE}_later:app").url == "memory://"
 
 
-def test_what_a_module_prints_is_no_output(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_printed_at_import_goes_to_stderr(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(here, "from poolhand import App\nprint('loading')\napp = App('memory://')\n")
     load_app(f"{MODULE}:app")
     assert capsys.readouterr() == ("", "loading\n")
@@ -78,14 +80,16 @@ def test_what_a_module_prints_is_no_output(here: Path, capsys: pytest.CaptureFix
         ("class app:\n url = 'memory://'", f"{MODULE}:app", "is not an App: it is of type"),
     ],
 )
-def test_an_app_that_cannot_be_had_is_told(here: Path, text: str, name: str, told: str) -> None:
+def test_an_app_that_cannot_be_loaded_is_reported(
+    here: Path, text: str, name: str, told: str
+) -> None:
     write(here, text)
     with pytest.raises(UsageError, match=re.escape(told)) as raised:
         load_app(name)
     assert str(raised.value).startswith(f"app={name!r}")
 
 
-def test_where_the_folder_is_gone_what_is_installed_is_still_found(here: Path) -> None:
+def test_in_a_deleted_working_directory_installed_modules_are_still_found(here: Path) -> None:
     gone = here / "gone"
     gone.mkdir()
     os.chdir(gone)
@@ -142,7 +146,7 @@ BY_IMPORT = (
         ("asyncio.run(start_pool())", "pool 'in memory' is started", True),
     ],
 )
-def test_a_module_that_works_while_it_is_imported_is_refused_and_told_the_cure(
+def test_a_module_that_runs_work_at_import_is_refused_with_the_fix(
     here: Path, line: str, what: str, loops: bool
 ) -> None:
     write(here, f"{APP}\n{line}\n")
@@ -165,7 +169,7 @@ def test_a_module_that_runs_a_loop_for_something_else_is_loaded_with_a_warning(h
     assert heard == [LOOP], "the import is over"
 
 
-def test_what_a_module_has_started_may_work_when_the_import_is_over(here: Path) -> None:
+def test_threads_started_by_a_module_may_work_after_the_import(here: Path) -> None:
     write(here, f"{APP}\nfrom contextvars import copy_context\nlater = copy_context()\n")
     app = load_app(f"{MODULE}:app")
     module = sys.modules[MODULE]

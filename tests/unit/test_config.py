@@ -34,7 +34,7 @@ def origins(config: Config) -> dict[str, tuple[str | None, str]]:
     return {value.name: (value.text, value.origin) for value in config.values()}
 
 
-def test_nothing_set_is_no_fault(tmp_path: Path) -> None:
+def test_empty_settings_are_valid(tmp_path: Path) -> None:
     config = read({}, {}, tmp_path)
     assert {origin for _, origin in origins(config).values()} == {"default"}
     assert config.farm == FarmSettings()
@@ -57,11 +57,11 @@ def test_the_nearest_place_wins_and_is_named(tmp_path: Path) -> None:
     assert by_flag.store.rank < by_variable.store.rank < by_variable.app.rank
 
 
-def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
     assert read({}, {"POOLHAND_APP": ""}, tmp_path).app.text is None
 
 
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+def test_all_invalid_settings_are_reported_at_once(tmp_path: Path) -> None:
     folder = write(tmp_path, '[tool.poolhand]\nstroe = "sqlite:///x.db"\nstore = 7\n')
     with pytest.raises(UsageError) as raised:
         read({"app": "no colon"}, {}, folder)
@@ -74,19 +74,19 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert "app='no colon' (flag --app) is not allowed; it must be module:attribute" in told
 
 
-def test_a_name_like_no_setting_gets_the_list(tmp_path: Path) -> None:
+def test_an_unknown_setting_without_a_near_match_gets_the_full_list(tmp_path: Path) -> None:
     folder = write(tmp_path, '[tool.poolhand]\nzzz = "1"\n')
     with pytest.raises(UsageError, match="there are store, app"):
         read({}, {}, folder)
 
 
 @pytest.mark.parametrize("text", ["[tool.poolhand", "\x00", "[tool]\npoolhand = 3\n"])
-def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_settings_file_is_reported(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
         read({}, {}, write(tmp_path, text))
 
 
-def test_a_file_of_others_is_left_alone(tmp_path: Path) -> None:
+def test_a_pyproject_without_poolhand_settings_is_ignored(tmp_path: Path) -> None:
     folder = write(tmp_path, '[project]\nname = "x"\n[tool.other]\nstore = 1\n')
     assert read({}, {}, folder).store.is_default
 
@@ -95,7 +95,7 @@ def test_a_file_of_others_is_left_alone(tmp_path: Path) -> None:
     ("name", "text"),
     [("store", "agents.db"), ("store", "://x"), ("app", "module"), ("app", ":app"), ("app", "1:a")],
 )
-def test_what_no_setting_can_be_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_invalid_setting_values_are_refused(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(UsageError, match=rf"{name}=.* is not allowed; it must be "):
         read({name: text}, {}, tmp_path)
 
@@ -110,11 +110,11 @@ def test_what_no_setting_can_be_is_refused(tmp_path: Path, name: str, text: str)
         ("app", "my.agents:make.app"),
     ],
 )
-def test_what_a_setting_can_be_is_taken(tmp_path: Path, name: str, text: str) -> None:
+def test_valid_setting_values_are_accepted(tmp_path: Path, name: str, text: str) -> None:
     assert getattr(read({name: text}, {}, tmp_path), name).text == text
 
 
-def test_a_variable_that_looks_like_ours_is_named(tmp_path: Path) -> None:
+def test_an_unknown_variable_with_our_prefix_is_reported(tmp_path: Path) -> None:
     variables = {"POOLHAND_STOER": "x", "HOME": "/", "POOLHAND_STORE": "memory://"}
     assert read({}, variables, tmp_path).unknown == ("POOLHAND_STOER",)
 
@@ -128,7 +128,7 @@ def test_a_variable_that_looks_like_ours_is_named(tmp_path: Path) -> None:
         ("POOLHAND_", "see `poolhand config`"),
     ],
 )
-def test_a_variable_with_a_typo_is_told_with_the_nearest_one(name: str, hint: str) -> None:
+def test_a_misspelt_variable_is_reported_with_the_nearest_one(name: str, hint: str) -> None:
     assert unknown_variable(name).endswith(f"has no effect; {hint}")
 
 
@@ -171,7 +171,7 @@ def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
     assert masked(url) == shown
 
 
-def test_a_fault_shows_no_secret(tmp_path: Path) -> None:
+def test_a_settings_error_shows_no_secret(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         read({"app": "postgresql://me:secret@host"}, {}, tmp_path)
     assert "secret" not in str(raised.value)
@@ -192,7 +192,7 @@ def test_every_setting_is_listed_and_has_a_variable(tmp_path: Path) -> None:
     assert [setting.variable for setting in SETTINGS[:2]] == ["POOLHAND_STORE", "POOLHAND_APP"]
 
 
-def test_the_settings_of_this_process_are_read_where_it_stands(
+def test_settings_are_read_from_the_working_directory_and_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write(tmp_path, '[tool.poolhand]\nstore = "sqlite:///file.db"\n'))
@@ -292,7 +292,7 @@ def test_only_a_farm_is_set_without_our_prefix(tmp_path: Path) -> None:
     assert (config.farm.timezone, config.farm.external) == ("UTC", False)
 
 
-def test_what_is_set_for_a_farm_without_our_prefix_means_nothing_to_other_processes(
+def test_farm_variables_without_our_prefix_do_not_affect_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -306,7 +306,7 @@ def test_what_is_set_for_a_farm_without_our_prefix_means_nothing_to_other_proces
     app.cron("0 2 * * *")
 
 
-def test_an_app_whose_code_names_no_store_uses_the_one_that_is_set(
+def test_an_app_without_a_store_in_code_uses_the_configured_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -362,7 +362,7 @@ def test_an_app_whose_code_names_no_store_uses_the_one_that_is_set(
         ("loglevel", "loud"),
     ],
 )
-def test_what_no_farm_can_be_set_to_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_invalid_farm_settings_are_refused(tmp_path: Path, name: str, text: str) -> None:
     variable = f"POOLHAND_{name.upper()}"
     with pytest.raises(UsageError) as raised:
         read({}, {variable: text}, tmp_path)
@@ -386,7 +386,7 @@ def test_what_no_farm_can_be_set_to_is_refused(tmp_path: Path, name: str, text: 
         ("timezone", "UTC", "UTC"),
     ],
 )
-def test_what_a_farm_can_be_set_to_is_taken(
+def test_valid_farm_settings_are_accepted(
     tmp_path: Path, name: str, text: str, value: Plain
 ) -> None:
     assert getattr(read({}, {f"POOLHAND_{name.upper()}": text}, tmp_path).farm, name) == value
@@ -403,13 +403,15 @@ def test_what_a_farm_can_be_set_to_is_taken(
         ("timezone = 1", "timezone=1 in [tool.poolhand] of pyproject.toml is not allowed; it must"),
     ],
 )
-def test_what_the_file_says_wrongly_of_a_farm_is_told(tmp_path: Path, line: str, told: str) -> None:
+def test_invalid_farm_settings_in_the_file_are_reported(
+    tmp_path: Path, line: str, told: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         read({}, {}, write(tmp_path, f"[tool.poolhand]\n{line}\n"))
     assert str(raised.value).startswith(told)
 
 
-def test_all_faults_of_a_farm_are_told_at_once(tmp_path: Path) -> None:
+def test_all_invalid_farm_settings_are_reported_at_once(tmp_path: Path) -> None:
     folder = write(tmp_path, '[tool.poolhand]\nmax_workers = 4\nexternal = "x"\n')
     variables = {"POOLHAND_TIMEZONE": "local", "POOLHAND_MIN_WORKERS": "5", "SOFT_TIMEOUT_S": "60"}
     variables |= {"HARD_TIMEOUT_S": "30"}
@@ -429,7 +431,7 @@ def test_all_faults_of_a_farm_are_told_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_least_number_above_the_default_of_the_most_is_told(tmp_path: Path) -> None:
+def test_a_minimum_above_the_default_maximum_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"max_workers='10' \(default\) is not allowed"):
         read({"min_workers": 11}, {}, tmp_path)
     assert read({"min_workers": 10}, {}, tmp_path).farm.min_workers == 10
@@ -451,16 +453,16 @@ def test_the_profile_of_language_models_takes_one_job_at_a_time(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["debug", "INFO", "warning", "error"])
-def test_how_much_is_logged_is_set(tmp_path: Path, text: str) -> None:
+def test_the_log_level_is_a_setting(tmp_path: Path, text: str) -> None:
     assert read({}, {"POOLHAND_LOGLEVEL": text}, tmp_path).loglevel == text.lower()
 
 
-def test_a_flag_that_no_setting_has_is_no_flag(tmp_path: Path) -> None:
+def test_a_flag_without_a_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="there is no flag for min_worker, timezone"):
         read({"min_worker": 1, "timezone": "UTC"}, {}, tmp_path)
 
 
-def test_who_only_looks_at_a_store_is_not_told_of_the_farm(
+def test_commands_that_only_read_a_store_ignore_farm_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write(tmp_path, '[tool.poolhand]\nstore = "sqlite:///file.db"\n'))
@@ -476,12 +478,12 @@ def test_who_only_looks_at_a_store_is_not_told_of_the_farm(
         load_store(store="nonsense")
 
 
-def test_somebody_always_sits_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_actor_is_the_login_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "anna")
     assert person() == "anna"
 
 
-def test_an_app_says_that_a_variable_nearly_names_its_store(
+def test_an_app_warns_about_a_misspelt_store_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -518,7 +520,7 @@ def test_a_file_is_shown_by_its_full_path(tmp_path: Path, monkeypatch: pytest.Mo
         assert located(url) == shown
 
 
-def test_in_a_folder_that_is_gone_a_url_is_shown_as_it_is(
+def test_in_a_deleted_working_directory_a_relative_url_is_shown_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"

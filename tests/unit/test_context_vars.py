@@ -37,7 +37,7 @@ class Trace:
 
 
 @apart
-def test_what_is_set_travels_under_its_name() -> None:
+def test_a_set_variable_is_captured_under_its_name() -> None:
     assert context.snapshot() == {}
     request_id.set("r-17")
     locale.set("de")
@@ -45,7 +45,7 @@ def test_what_is_set_travels_under_its_name() -> None:
 
 
 @apart
-def test_a_default_does_not_travel_but_a_value_that_equals_it_does() -> None:
+def test_a_default_is_not_captured_but_an_equal_explicit_value_is() -> None:
     assert locale.get() == "en"
     assert "language" not in context.snapshot()
     locale.set("en")
@@ -56,7 +56,7 @@ def test_a_default_does_not_travel_but_a_value_that_equals_it_does() -> None:
     "value", ["bee", "", 0, -1.5, 2**70, True, None, [1, ["a"]], {"a": {"b": [None]}}], ids=repr
 )
 @apart
-def test_any_json_travels_as_it_is(value: Any) -> None:
+def test_any_json_value_is_captured_unchanged(value: Any) -> None:
     request_id.set(value)
     (found,) = context.snapshot().values()
     assert found == value
@@ -88,7 +88,7 @@ def holds_itself() -> list[Any]:
     ids=lambda value: type(value).__name__,
 )
 @apart
-def test_what_json_would_not_give_back_is_refused_and_the_variable_named(
+def test_a_value_that_json_would_change_is_refused_with_the_variable_name(
     value: Any, said: str
 ) -> None:
     request_id.set(value)
@@ -98,7 +98,7 @@ def test_what_json_would_not_give_back_is_refused_and_the_variable_named(
 
 
 @apart
-def test_all_that_travels_has_a_limit_and_the_largest_is_named() -> None:
+def test_the_captured_context_has_a_size_limit_and_the_largest_variable_is_named() -> None:
     locale.set("x" * 4000)
     request_id.set("y" * 4000)
     assert set(context.snapshot()) == {"request_id", "language"}
@@ -129,13 +129,13 @@ def test_a_snapshot_is_restored_for_a_block_and_then_all_is_as_before() -> None:
 
 
 @apart
-def test_names_that_are_not_registered_here_are_passed_over() -> None:
+def test_unregistered_names_in_a_snapshot_are_ignored() -> None:
     with context.restored({"of another version": 1, "request_id": "r-1"}):
         assert context.snapshot() == {"request_id": "r-1"}
 
 
 @apart
-def test_one_variable_may_travel_under_two_names() -> None:
+def test_one_variable_may_be_registered_under_two_names() -> None:
     renamed: ContextVar[str] = ContextVar("before")
     context.register(context.register(renamed), name="after")
     with context.restored({"before": "fr", "after": "it"}):
@@ -145,7 +145,7 @@ def test_one_variable_may_travel_under_two_names() -> None:
 
 
 @apart
-def test_what_is_no_snapshot_is_refused() -> None:
+def test_an_invalid_snapshot_is_refused() -> None:
     with (
         pytest.raises(UsageError, match=r"context\.snapshot\(\) returned, not a list"),
         context.restored([]),  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def loaded(name: str, code: str, **given: Any) -> None:
 
 
 @apart
-def test_two_modules_cannot_mean_two_variables_by_one_name() -> None:
+def test_two_modules_cannot_register_two_variables_under_one_name() -> None:
     code = "from poolhand import context; context.register(made)"
     with pytest.raises(UsageError, match=rf"{__name__} has another variable .* 'request_id'"):
         loaded("elsewhere", code, made=ContextVar("request_id"))
@@ -181,7 +181,7 @@ def test_two_modules_cannot_mean_two_variables_by_one_name() -> None:
 
 
 @apart
-def test_a_module_that_is_loaded_again_brings_its_variable_anew() -> None:
+def test_a_reloaded_module_registers_its_variable_again() -> None:
     code = """
 from contextvars import ContextVar
 from poolhand import context

@@ -157,7 +157,7 @@ def test_codes_are_stable_and_unique() -> None:
     assert len(set(CODES.values())) == len(CODES)
 
 
-def test_every_error_stands_in_the_tree_that_is_drawn() -> None:
+def test_every_error_is_in_the_documented_tree() -> None:
     names = {kind.__name__: kind for kind in declared()}
     tree = dict(drawn())
     assert tree.keys() == names.keys()
@@ -175,7 +175,7 @@ def test_the_list_of_codes_is_complete() -> None:
     assert set(declared()) == set(CODES)
 
 
-def test_errors_are_also_what_python_calls_them() -> None:
+def test_errors_inherit_from_the_matching_builtin_exceptions() -> None:
     assert issubclass(UsageError, ValueError)
     assert issubclass(PoolFull, asyncio.QueueFull)
     assert issubclass(NoFreeSlot, asyncio.QueueFull)
@@ -185,7 +185,7 @@ def test_errors_are_also_what_python_calls_them() -> None:
     assert not issubclass(JobCancelled, asyncio.CancelledError)
 
 
-def test_errors_carry_what_a_program_needs() -> None:
+def test_errors_have_attributes_for_programs() -> None:
     full = PoolFull("full", retry_after=2.5, policy="bounded(5)")
     assert (full.code, full.retry_after, full.policy) == ("PH-POL-001", 2.5, "bounded(5)")
     rejected = JobRejected("no", job_id="j1", reason="drain_timeout", policy="draining")
@@ -199,13 +199,13 @@ def test_errors_carry_what_a_program_needs() -> None:
 
 
 @pytest.mark.parametrize("error", MADE, ids=repr)
-def test_every_error_says_something(error: PoolhandError) -> None:
+def test_every_error_has_a_message(error: PoolhandError) -> None:
     assert str(error).strip()
     assert type(error).__doc__
 
 
 @pytest.mark.parametrize("error", MADE, ids=repr)
-def test_errors_survive_a_copy_and_a_journey(error: PoolhandError) -> None:
+def test_errors_survive_copy_and_pickle(error: PoolhandError) -> None:
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301  # noqa: S301
         assert type(again) is type(error)
         assert str(again) == str(error)
@@ -222,11 +222,11 @@ def test_the_text_of_an_error_ends_with_its_code_once(error: PoolhandError) -> N
         assert again.args == error.args
 
 
-def test_an_error_without_a_text_is_known_by_its_code() -> None:
+def test_an_error_without_a_message_shows_its_code() -> None:
     assert str(PoolhandError()) == "[PH-000]"
     assert str(UsageError("")) == "[PH-USE-001]"
 
 
-def test_what_is_kept_of_an_error_has_no_code_and_what_is_raised_for_it_has_one() -> None:
+def test_a_stored_error_has_no_code_and_the_raised_one_has() -> None:
     fault = fault_of(GiveUp("no such customer"))
     assert (fault.type, fault.message) == ("poolhand.errors.GiveUp", "no such customer")

@@ -73,7 +73,7 @@ def test_the_import_brings_no_network_and_no_command_line(bare: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_import_brings_only_msgspec_beside_the_standard_library(bare: str) -> None:
+def test_the_import_loads_only_msgspec_beside_the_standard_library(bare: str) -> None:
     code = "import poolhand; print(*sys.modules)"
     packages = {name.partition(".")[0] for name in python(bare + code, "-I", "-S").split()}
     assert packages - sys.stdlib_module_names - {"__main__", "_distutils_hack"} <= {
@@ -83,7 +83,7 @@ def test_the_import_brings_only_msgspec_beside_the_standard_library(bare: str) -
 
 
 @pytest.mark.slow
-def test_nothing_happens_at_import(bare: str) -> None:
+def test_importing_has_no_side_effects(bare: str) -> None:
     code = """
 import asyncio, os, threading
 os.chdir(sys.path[0])

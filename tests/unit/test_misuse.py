@@ -115,7 +115,7 @@ async def message_of(call: Callable[[], Any]) -> str:
         (called(fair_round_robin, weight={}), "weight", "weights"),
     ],
 )
-async def test_a_misspelt_option_names_the_one_that_is_meant(
+async def test_a_misspelt_option_gets_a_suggestion(
     call: Callable[[], Any], given: str, meant: str
 ) -> None:
     assert f"{given!r} is not an option; did you mean {meant!r}?" in await message_of(call)
@@ -210,7 +210,7 @@ class Machine:
         return speed
 
 
-async def test_a_type_error_of_the_code_itself_is_left_as_it_is() -> None:
+async def test_a_type_error_from_inside_the_function_is_left_unchanged() -> None:
     text: Any = "six"
     with pytest.raises(TypeError, match="unsupported operand"):
         divide(text)
@@ -220,7 +220,7 @@ async def test_a_type_error_of_the_code_itself_is_left_as_it_is() -> None:
         Machine().start(text)
 
 
-def test_a_function_looks_as_it_did() -> None:
+def test_a_wrapped_function_keeps_its_name_doc_and_signature() -> None:
     assert (divide.__name__, divide.__doc__) == ("divide", "Divide.")
     assert str(inspect.signature(divide)) == "(number: 'float', by: 'float' = 2.0) -> 'float'"
     assert inspect.iscoroutinefunction(divide_later)
@@ -228,13 +228,13 @@ def test_a_function_looks_as_it_did() -> None:
     assert str(inspect.signature(Retry)).startswith("(attempts: int = 4")
 
 
-def test_methods_without_options_of_their_own_are_left_alone() -> None:
+def test_methods_without_options_are_not_wrapped() -> None:
     methods: dict[str, Any] = dict(vars(Machine))
     wrapped = {name for name, one in methods.items() if hasattr(one, "__wrapped__")}
     assert wrapped == {"start"}
 
 
-def test_a_plain_with_says_async_with() -> None:
+def test_a_plain_with_is_refused_and_names_async_with() -> None:
     machine: Any = Machine()
     with (
         pytest.raises(UsageError, match="Machine is entered by `async with`, not by `with`"),
@@ -244,7 +244,7 @@ def test_a_plain_with_says_async_with() -> None:
 
 
 @pytest.mark.parametrize("kind", [App, Pool, poolhand.AgentPool, Worker])
-def test_what_is_entered_by_async_with_says_so(kind: Any) -> None:
+def test_every_async_context_manager_refuses_a_plain_with(kind: Any) -> None:
     with pytest.raises(UsageError, match="`async with`, not by `with`"):
         kind.__enter__(object.__new__(kind))
 
@@ -344,19 +344,19 @@ def test_a_value_out_of_range_names_both_ends(call: Callable[[Any], Any], value:
 
 
 @pytest.mark.parametrize("capture", ["yes", 1, None])
-def test_whether_output_is_captured_is_yes_or_no(capture: Any) -> None:
+def test_capture_must_be_true_or_false(capture: Any) -> None:
     with pytest.raises(
         UsageError, match=f"capture={capture!r} is not allowed; it must be True or False"
     ):
         APP.worker(capture=capture)
 
 
-def test_one_pool_is_a_list_of_one() -> None:
+def test_a_single_pool_name_must_be_given_as_a_list() -> None:
     with pytest.raises(UsageError, match=r"names of pools: pools=\['research'\], or None for all"):
         APP.worker(pools="research")
 
 
-def test_a_pool_is_looked_up_by_a_text() -> None:
+def test_get_pool_refuses_a_name_that_is_not_a_text() -> None:
     number: Any = 5
     with pytest.raises(UsageError, match=r"get_pool: name_or_id=5 is not allowed"):
         poolhand.get_pool(number)
@@ -370,7 +370,7 @@ def test_a_pool_is_looked_up_by_a_text() -> None:
         ("run", "or app.run_worker() in a script"),
     ],
 )
-def test_what_an_app_does_not_have_says_where_it_is(name: str, hint: str) -> None:
+def test_a_missing_app_attribute_is_reported_with_its_new_place(name: str, hint: str) -> None:
     assert not hasattr(APP, name)
     with pytest.raises(AttributeError) as caught:
         getattr(APP, name)
@@ -395,7 +395,9 @@ def test_what_an_app_does_not_have_says_where_it_is(name: str, hint: str) -> Non
         ),
     ],
 )
-async def test_a_wrong_option_says_what_is_allowed(call: Callable[[], Any], text: str) -> None:
+async def test_a_wrong_option_is_refused_with_the_allowed_values(
+    call: Callable[[], Any], text: str
+) -> None:
     assert text in await message_of_value(call)
 
 
@@ -423,7 +425,7 @@ async def open_to_all(number: int, **more: int) -> int:
 @pytest.mark.parametrize(
     "kept", [{}, {"scope": "pipeline", "scope_id": "x", "store": "memory://"}], ids=["here", "kept"]
 )
-async def test_an_option_given_to_a_pool_as_an_argument_is_shown_its_place(
+async def test_a_pool_option_passed_as_an_argument_gets_a_hint(
     kept: dict[str, Any],
 ) -> None:
     async with Pool("reviews", **kept) as pool:
@@ -444,7 +446,7 @@ async def test_an_option_given_to_a_pool_as_an_argument_is_shown_its_place(
             await many(review, [1], timeout=3)
 
 
-async def test_an_option_given_to_a_task_as_an_argument_is_shown_its_place() -> None:
+async def test_a_task_option_passed_as_an_argument_gets_a_hint() -> None:
     app = App("memory://")
     task: Any = app.task(name="review")(review)
     named = app.task(name="timed")(timed)
@@ -461,14 +463,14 @@ async def test_an_option_given_to_a_task_as_an_argument_is_shown_its_place() -> 
             await app.submit(review, 1)  # type: ignore[arg-type]
 
 
-def test_all_options_of_a_submit_are_known_as_such() -> None:
+def test_every_submit_option_is_in_the_list_of_options() -> None:
     assert set(ALLOWED) == SUBMIT_OPTIONS
 
 
 @pytest.mark.parametrize(
     "kept", [{}, {"scope": "pipeline", "scope_id": "x", "store": "memory://"}], ids=["here", "kept"]
 )
-async def test_a_pool_that_has_ended_says_where_to_submit(kept: dict[str, Any]) -> None:
+async def test_a_drained_pool_explains_where_to_submit(kept: dict[str, Any]) -> None:
     async with Pool("reviews", **kept) as pool:
         pass
     with pytest.raises(poolhand.errors.Draining) as caught:

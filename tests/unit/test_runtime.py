@@ -53,7 +53,7 @@ def test_a_seed_fixes_the_randomness_and_not_the_salt() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps process numbers apart")
-def test_a_host_is_told_apart_by_whose_process_numbers_it_uses() -> None:
+def test_a_host_identity_contains_its_pid_namespace() -> None:
     name, _, numbers = Runtime().identity()[0].rpartition("/")
     assert name == socket.gethostname()
     assert numbers == str(os.stat("/proc/self/ns/pid").st_ino)
@@ -88,7 +88,7 @@ def test_calls_at_the_same_time_have_a_thread_each() -> None:
 
 
 @pytest.mark.usefixtures("idle_at_once")
-def test_no_call_is_lost_to_a_thread_that_is_about_to_end() -> None:
+def test_no_call_is_lost_to_a_thread_that_is_about_to_exit() -> None:
     runtime = Runtime()
     ends: SimpleQueue[int] = SimpleQueue()
     for number in range(1_000):

@@ -117,18 +117,18 @@ def test_a_timedelta_is_as_good_as_seconds(place: str) -> None:
 
 @pytest.mark.parametrize("value", [timedelta(seconds=-1), True, "1"], ids=str)
 @pytest.mark.parametrize("place", [one for one in PLACES if not one.startswith("fan-out")])
-def test_what_is_no_duration_is_still_refused(place: str, value: Any) -> None:
+def test_an_invalid_duration_is_still_refused(place: str, value: Any) -> None:
     with pytest.raises(UsageError):
         PLACES[place](value)
 
 
-def test_all_settings_of_a_farm_in_seconds_are_known_by_the_end_of_their_names() -> None:
+def test_all_farm_settings_in_seconds_are_recognized_by_their_suffix() -> None:
     names = {one.name for one in SETTINGS if one.kind.allowed.startswith("seconds")}
     assert names == set(FARM)
     assert set(FarmOptions.__annotations__) == set(FarmSettings.__struct_fields__)
 
 
-def test_anything_else_is_left_to_the_checks() -> None:
+def test_other_values_are_passed_on_unchanged() -> None:
     assert [to_seconds(one) for one in (None, 5, "x", True)] == [None, 5, "x", True]
     assert to_seconds(timedelta(milliseconds=1)) == 0.001
 
@@ -143,13 +143,13 @@ def test_workers_are_suggested_for_jobs_of_a_timedelta() -> None:
     assert suggest_workers(rate=20, seconds=timedelta(seconds=5)) == 100
 
 
-def test_what_is_signed_expires_after_a_timedelta() -> None:
+def test_a_signature_expiry_accepts_a_timedelta() -> None:
     with pytest.raises(UsageError, match=r"expires_in=60\.0 needs a key ring"):
         encode(1, expires_in=timedelta(minutes=1))
 
 
 @seeded
-async def test_a_pool_waits_and_drains_for_a_timedelta(runtime: SeededRuntime) -> None:
+async def test_a_pool_wait_and_drain_accept_a_timedelta(runtime: SeededRuntime) -> None:
     minute = timedelta(minutes=1)
     async with Pool(runtime=runtime) as pool:
         began = runtime.monotonic()
@@ -163,7 +163,7 @@ async def test_a_pool_waits_and_drains_for_a_timedelta(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_a_job_comes_back_after_a_timedelta(runtime: SeededRuntime) -> None:
+async def test_retry_later_and_snooze_accept_a_timedelta(runtime: SeededRuntime) -> None:
     began: list[float] = []
 
     async def job() -> str:

@@ -37,7 +37,7 @@ async def result(ticket: Ticket[Any]) -> Any:
         return await ticket
 
 
-async def test_the_state_of_a_session_goes_from_turn_to_turn(url: str) -> None:
+async def test_the_state_of_a_session_is_passed_from_turn_to_turn(url: str) -> None:
     app = App(url)
 
     @app.agent(name="assistant", pool="chat")
@@ -94,7 +94,7 @@ async def test_a_turn_that_fails_leaves_the_state_as_it_was(url: str) -> None:
     assert all(one.worker and one.duration_ms is not None for one in history)
 
 
-async def test_what_is_saved_in_a_turn_stays_whatever_becomes_of_it(url: str) -> None:
+async def test_state_saved_in_a_turn_is_kept_even_if_the_turn_fails(url: str) -> None:
     app = App(url)
 
     @app.agent(name="assistant", retry=None)
@@ -132,7 +132,7 @@ class Busy:
         self.talk = assistant.session("s")
 
 
-async def test_turns_wait_for_each_other(url: str) -> None:
+async def test_turns_of_a_session_run_one_at_a_time(url: str) -> None:
     busy = Busy(url, "enqueue")
     async with busy.app, busy.app.worker():
         tickets = [await busy.talk.submit(text) for text in ("first", "second", "third")]
@@ -158,9 +158,7 @@ async def test_a_busy_session_may_refuse(url: str) -> None:
 @pytest.mark.parametrize(
     ("on_busy", "left"), [("interrupt", ["first", "second"]), ("rollback", ["second"])]
 )
-async def test_a_turn_may_take_the_place_of_another(
-    url: str, on_busy: str, left: list[str]
-) -> None:
+async def test_a_turn_may_interrupt_another(url: str, on_busy: str, left: list[str]) -> None:
     busy = Busy(url, on_busy)
     async with busy.app, busy.app.worker():
         first = await busy.talk.submit("first")
@@ -186,7 +184,7 @@ async def test_turns_may_join_one_that_waits(url: str) -> None:
         assert await result(others[2]) == ["first", "second", "third", "fourth"]
 
 
-async def test_old_state_is_brought_into_the_shape_of_today(shared_url: str) -> None:
+async def test_old_state_is_migrated_by_upcasters(shared_url: str) -> None:
     async def count(session: Session) -> Any:
         session.state["turns"] = session.state.get("turns", 0) + 1
         return session.state
@@ -246,7 +244,7 @@ async def test_a_session_belongs_to_the_user_of_its_first_turn(url: str) -> None
     assert seen == ["ann", None]
 
 
-async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_nothing(
+async def test_a_turn_accepted_before_its_session_changed_user_reads_no_state(
     url: str,
 ) -> None:
     app = App(url)
@@ -287,7 +285,7 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
         assert await talk.record() is None
 
 
-async def test_how_much_state_a_session_may_have_is_set_by_the_app(url: str) -> None:
+async def test_the_state_size_limit_is_an_app_setting(url: str) -> None:
     for most, kept in ((1_000, False), (3_000_000, True)):
         app = App(url, wire=Wire(limits=Limits(state=most)))
 
@@ -335,7 +333,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
     assert len(kept) < 42
 
 
-async def test_only_so_many_revisions_are_kept(url: str) -> None:
+async def test_a_limited_number_of_revisions_is_kept(url: str) -> None:
     app = App(url)
 
     @app.agent(name="assistant")
@@ -451,7 +449,7 @@ async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
 
 
 @seeded
-async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: SeededRuntime) -> None:
+async def test_a_session_is_deleted_its_ttl_after_its_last_turn(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.agent(name="assistant", ttl=100.0)
@@ -501,7 +499,7 @@ async def test_a_turn_that_saves_often_can_still_be_rolled_back(url: str) -> Non
 
 
 @pytest.mark.parametrize("verb", ["submit", "run", "map", "submit_many", "with_options"])
-def test_an_agent_without_a_session_says_where_its_verbs_are(verb: str) -> None:
+def test_calling_submit_verbs_on_an_agent_without_a_session_names_the_fix(verb: str) -> None:
     agent: Any = App("memory://").agent(name="chat")(_echo)
     assert not hasattr(agent, verb)
     with pytest.raises(AttributeError, match=rf"write agent.session\('s-1'\).{verb}\(…\)"):
@@ -515,7 +513,7 @@ def test_other_unknown_names_of_an_agent_get_no_hint() -> None:
 
 
 @pytest.mark.parametrize("session", ["hello", None, 5])
-async def test_an_agent_that_is_called_wants_a_session(session: Any) -> None:
+async def test_calling_an_agent_needs_a_session(session: Any) -> None:
     agent = App("memory://").agent(name="chat")(_echo)
     assert await agent(Session("s-1"), "hello") == "hello"
     with pytest.raises(

@@ -76,9 +76,7 @@ async def test_all_but_one_are_refused_at_once(shared_url: str) -> None:
 
 
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
-async def test_the_last_of_many_that_interrupt_each_other_goes_on(
-    shared_url: str, on_busy: str
-) -> None:
+async def test_the_last_of_many_interrupting_turns_completes(shared_url: str, on_busy: str) -> None:
     crowd = Crowd(shared_url, on_busy)
     job, got = await crowd.play()
     assert not [one for one in got if isinstance(one, BaseException)]

@@ -23,7 +23,7 @@ def record(state: Any) -> SessionRecord:
     return SessionRecord("s-1", None, None, 1, "job-1", state)
 
 
-def test_plain_data_comes_back_as_it_was() -> None:
+def test_plain_data_round_trips() -> None:
     state = {"turns": 3, "messages": [{"role": "user", "at": None}], "cost": 0.5, "long": 10**30}
     assert read(write(record(state))).state == state
 
@@ -47,7 +47,7 @@ def test_plain_data_comes_back_as_it_was() -> None:
     ],
     ids=lambda value: str(value).partition(" at 0x")[0][:40],
 )
-def test_what_json_would_change_is_refused_with_what_to_store(state: Any, said: str) -> None:
+def test_data_that_json_would_change_is_refused_with_an_alternative(state: Any, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         write(record(state))
     assert str(caught.value).startswith("the state of session 's-1' ")

@@ -52,7 +52,7 @@ async def over(pool: AgentPool, id: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_kept_agent_pool_answers_as_one_in_memory_does(tmp_path: Path) -> None:
+async def test_a_durable_agent_pool_answers_like_one_in_memory(tmp_path: Path) -> None:
     async with make(tmp_path) as pool:
         assert await pool.submit("ann", 1) == {"status": "success", "result": "ann: 1"}
         failed = await pool.submit("ann", "fail", block=False)
@@ -65,7 +65,7 @@ async def test_a_kept_agent_pool_answers_as_one_in_memory_does(tmp_path: Path) -
     assert list(tmp_path.glob("*.db")) != []  # noqa: ASYNC240
 
 
-async def test_a_kept_agent_pool_that_is_full_refuses_or_has_its_submitters_wait(
+async def test_a_full_durable_agent_pool_refuses_or_blocks_its_submitters(
     tmp_path: Path,
 ) -> None:
     async with make(tmp_path) as pool:
@@ -87,7 +87,9 @@ async def test_a_kept_agent_pool_that_is_full_refuses_or_has_its_submitters_wait
         assert (await over(pool, second))["status"] == "cancelled"
 
 
-async def test_a_kept_agent_pool_without_a_queue_takes_what_finds_a_slot(tmp_path: Path) -> None:
+async def test_a_durable_agent_pool_without_a_queue_accepts_what_finds_a_free_slot(
+    tmp_path: Path,
+) -> None:
     async with make(tmp_path, max_queue_size=0) as pool:
         first = await pool.submit_nowait("ann", "wait")
         with pytest.raises(NoFreeSlot):
@@ -96,7 +98,7 @@ async def test_a_kept_agent_pool_without_a_queue_takes_what_finds_a_slot(tmp_pat
         assert (await over(pool, first))["status"] == "completed"
 
 
-async def test_a_kept_agent_pool_starts_again_after_a_drain_and_after_a_restart(
+async def test_a_durable_agent_pool_starts_again_after_a_drain_and_after_a_restart(
     tmp_path: Path,
 ) -> None:
     pool = make(tmp_path)

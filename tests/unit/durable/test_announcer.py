@@ -127,7 +127,7 @@ async def test_a_task_that_a_busy_worker_has_is_no_warning_and_one_that_none_has
 
 
 @seeded
-async def test_a_task_whose_worker_does_not_serve_the_pool_is_a_warning_that_says_so(
+async def test_a_task_whose_worker_does_not_serve_the_pool_is_reported(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SharedStore(runtime)

@@ -201,9 +201,7 @@ TYPED: list[tuple[Any, Any]] = [
     ids=["json", "msgpack", "pickle"],
 )
 @pytest.mark.parametrize(("hint", "value"), TYPED, ids=[f"{one[0]}-{one[1]}"[:60] for one in TYPED])
-def test_an_annotated_value_comes_back_as_it_was(
-    hint: Any, value: Any, options: dict[str, Any]
-) -> None:
+def test_an_annotated_value_round_trips(hint: Any, value: Any, options: dict[str, Any]) -> None:
     for back in there_and_back(code(hint, **options), value):
         assert back == value
         assert type(back) is type(value)
@@ -260,7 +258,7 @@ def test_an_unannotated_value_that_json_would_change_is_refused_with_the_annotat
         assert f"`-> {annotation}" in text
 
 
-def test_what_is_based_on_a_dict_or_a_list_may_be_passed_as_such() -> None:
+def test_the_error_for_a_dict_or_list_subclass_suggests_a_conversion() -> None:
     with pytest.raises(UsageError, match=r"annotate it: `x: dict\[str, int\]`, or pass dict\(x\)"):
         code().pack((Counter("a"),), {})
     with pytest.raises(UsageError, match=r"or pass list\(x\['a'\]\)"):
@@ -269,7 +267,7 @@ def test_what_is_based_on_a_dict_or_a_list_may_be_passed_as_such() -> None:
         code().pack_result(Counter("a"))
 
 
-def test_what_no_simple_annotation_fits_is_told_what_to_do_instead() -> None:
+def test_the_error_for_a_value_without_a_simple_annotation_suggests_an_alternative() -> None:
     with pytest.raises(UsageError, match=r"a dataclass, TypedDict, .* or pass x\['at'\]"):
         code().pack(({"n": 1, "at": NOON},), {})
     with pytest.raises(UsageError, match=r"has None as a key of x.*or pass text as keys"):
@@ -296,7 +294,7 @@ def test_what_no_simple_annotation_fits_is_told_what_to_do_instead() -> None:
     ],
     ids=str,
 )
-def test_the_parts_that_an_annotation_leaves_open_are_held_to_the_same(
+def test_parts_not_covered_by_an_annotation_are_checked_like_unannotated_values(
     hint: Any, value: Any, said: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -323,7 +321,7 @@ def test_the_parts_that_an_annotation_leaves_open_are_held_to_the_same(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_an_annotated_value_that_would_come_back_as_something_else_is_refused(
+def test_an_annotated_value_that_would_change_type_is_refused(
     hint: Any, value: Any, said: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -334,7 +332,7 @@ def test_an_annotated_value_that_would_come_back_as_something_else_is_refused(
     assert said in str(caught.value)
 
 
-def test_what_an_annotation_makes_of_a_value_is_no_change() -> None:
+def test_a_value_may_be_converted_to_its_annotated_type() -> None:
     for hint, value, back in (
         (list[int], (1, 2), [1, 2]),
         (set[str], ["a"], {"a"}),
@@ -352,7 +350,7 @@ def test_what_an_annotation_makes_of_a_value_is_no_change() -> None:
 
 
 @pytest.mark.parametrize("number", [nan, inf, -inf])
-def test_a_number_that_is_none_is_refused_by_the_name_of_its_parameter(number: float) -> None:
+def test_a_nan_is_refused_with_the_name_of_its_parameter(number: float) -> None:
     for hint, value in (
         (UNANNOTATED, {"a": number}),
         (float, number),
@@ -364,7 +362,7 @@ def test_a_number_that_is_none_is_refused_by_the_name_of_its_parameter(number: f
             code(hint).pack((value,), {})
 
 
-def test_an_int_of_any_length_comes_back_or_is_refused() -> None:
+def test_an_int_of_any_length_round_trips_or_is_refused() -> None:
     assert there_and_back(code(), 10**4000) == (10**4000, 10**4000)
     with pytest.raises(UsageError, match=r"argument 'x' .* has more than 4300 digits; give a str"):
         code().pack((10**5000,), {})
@@ -381,7 +379,7 @@ def test_a_codec_that_keeps_more_refuses_less() -> None:
         assert there_and_back(pickled, value) == (value, value)
 
 
-def test_a_call_or_a_result_may_be_whatever_its_codec_makes_of_it() -> None:
+def test_with_exact_false_a_value_may_change_by_its_codec() -> None:
     def give(x: Any) -> Any: ...
 
     made = TaskCode("step", give, Wire(), exact=False)
@@ -485,7 +483,7 @@ def test_a_late_type_that_can_never_work_is_refused_by_the_submit_and_by_the_wor
         codes.check()
 
 
-def test_an_annotation_that_means_nothing_at_run_time_is_named() -> None:
+def test_an_annotation_that_cannot_be_resolved_is_named() -> None:
     def call(x: Unheard) -> Unheard:  # type: ignore[name-defined]  # noqa: F821
         return x
 
@@ -519,7 +517,7 @@ def test_calls_and_results_of_older_versions_are_read() -> None:
         assert made.unpack_result(encode(value)) == back
 
 
-def test_a_wrong_argument_is_named_as_the_caller_knows_it() -> None:
+def test_a_wrong_argument_is_reported_by_its_parameter_name() -> None:
     with pytest.raises(UsageError, match="Expected `int`, got `str` - at argument 'x'"):
         code(int).pack(("five",), {})
     with pytest.raises(UsageError, match=r"Expected `int`, got `str` - at argument 'x'\[1\]"):
@@ -528,7 +526,7 @@ def test_a_wrong_argument_is_named_as_the_caller_knows_it() -> None:
         code(Annotated[int, Field(gt=3)]).pack((2,), {})
 
 
-def test_pydantic_is_not_needed_for_what_does_not_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pydantic_is_imported_only_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pydantic")
     for hint, value in ((str | Path, Path("a")), (Trip | Walk, Walk(1)), (dict[str, Any], {})):
         assert there_and_back(code(hint), value) == (value, value)

@@ -11,7 +11,7 @@ from poolhand.stores.sqlite.store import MemoryStore
 from tests.contract.support import Clock
 
 
-async def test_only_records_from_before_the_moment_are_forgotten() -> None:
+async def test_only_records_older_than_the_limit_are_trimmed() -> None:
     clock = Clock()
     store = MemoryStore(clock)
     await store.open()
@@ -36,7 +36,7 @@ async def test_a_sweep_is_bounded_and_the_last_record_stays() -> None:
     assert await trim_audit(store, clock.wall()) == 0
 
 
-async def test_the_oldest_records_go_where_there_are_too_many() -> None:
+async def test_surplus_records_are_trimmed_oldest_first() -> None:
     clock = Clock()
     store = MemoryStore(clock)
     await store.open()

@@ -79,7 +79,7 @@ class Pier:
 
 
 @seeded
-async def test_a_full_pool_refuses_who_does_not_want_to_wait(runtime: SeededRuntime) -> None:
+async def test_a_full_pool_with_fail_submitter_refuses(runtime: SeededRuntime) -> None:
     pier = Pier(runtime, bounded(2, on_full="fail_submitter"))
     async with pier.app, pier.app.worker(3):
         first = await pier.call.submit(1)
@@ -109,7 +109,7 @@ async def test_a_pool_without_a_queue_refuses_when_no_slot_is_free(
 
 
 @seeded
-async def test_the_oldest_that_waits_makes_room(runtime: SeededRuntime) -> None:
+async def test_the_oldest_waiting_job_is_evicted(runtime: SeededRuntime) -> None:
     pier = Pier(runtime, bounded(1, on_full="drop_oldest"))
     async with pier.app, pier.app.worker(3):
         first = await pier.call.submit(1)
@@ -124,7 +124,7 @@ async def test_the_oldest_that_waits_makes_room(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_the_newest_is_turned_away_with_a_record(runtime: SeededRuntime) -> None:
+async def test_the_newest_job_is_rejected_with_a_record(runtime: SeededRuntime) -> None:
     pier = Pier(runtime, bounded(1, on_full="drop_newest"))
     async with pier.app, pier.app.worker(3):
         first = await pier.call.submit(1)
@@ -154,7 +154,7 @@ async def test_a_ring_keeps_the_newest(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_blocked_submitters_come_in_one_after_the_other(runtime: SeededRuntime) -> None:
+async def test_blocked_submitters_are_admitted_in_order(runtime: SeededRuntime) -> None:
     pier = Pier(runtime, bounded(1), queue="fifo")
     other = pier.another()
     call = pier.task_of(other)
@@ -196,7 +196,7 @@ async def test_a_submitter_that_leaves_gives_up_its_place_in_the_line(
 
 
 @seeded
-async def test_a_submitter_cancelled_before_its_answer_came_leaves_nothing_parked(
+async def test_a_submitter_cancelled_before_its_answer_leaves_nothing_blocked(
     runtime: SeededRuntime,
 ) -> None:
     pier = Pier(runtime, bounded(1))
@@ -238,7 +238,7 @@ async def test_a_submitter_that_waited_long_enough_is_refused_and_leaves_nothing
 
 
 @seeded
-async def test_a_place_at_the_last_moment_is_taken_or_refused_but_never_both(
+async def test_a_place_freed_at_the_timeout_is_either_taken_or_refused(
     runtime: SeededRuntime,
 ) -> None:
     pier = Pier(runtime, bounded(1, wait_timeout=5))
@@ -261,7 +261,9 @@ async def test_a_place_at_the_last_moment_is_taken_or_refused_but_never_both(
 
 
 @seeded
-async def test_who_shares_the_key_of_a_parked_one_waits_with_it(runtime: SeededRuntime) -> None:
+async def test_a_submit_with_the_key_of_a_blocked_submitter_waits_with_it(
+    runtime: SeededRuntime,
+) -> None:
     pier = Pier(runtime, bounded(1))
     keyed = pier.call.with_options(idempotency_key="k")
     async with pier.app, pier.app.worker(1):
@@ -281,7 +283,9 @@ async def test_who_shares_the_key_of_a_parked_one_waits_with_it(runtime: SeededR
 
 
 @seeded
-async def test_a_joiner_takes_the_place_of_the_one_that_gave_up(runtime: SeededRuntime) -> None:
+async def test_a_joiner_takes_over_when_the_blocked_owner_of_the_key_leaves(
+    runtime: SeededRuntime,
+) -> None:
     pier = Pier(runtime, bounded(1))
     keyed = pier.call.with_options(idempotency_key="k")
     async with pier.app, pier.app.worker(1):
@@ -301,7 +305,7 @@ async def test_a_joiner_takes_the_place_of_the_one_that_gave_up(runtime: SeededR
 
 
 @seeded
-async def test_a_joiner_that_gives_up_does_not_take_the_owner_along(
+async def test_a_joiner_that_leaves_does_not_withdraw_the_owner(
     runtime: SeededRuntime,
 ) -> None:
     pier = Pier(runtime, bounded(1))
@@ -325,7 +329,7 @@ async def test_a_joiner_that_gives_up_does_not_take_the_owner_along(
 
 
 @seeded
-async def test_a_parked_submitter_whose_lease_was_lost_parks_again(
+async def test_a_blocked_submitter_whose_lease_was_lost_blocks_again(
     runtime: SeededRuntime,
 ) -> None:
     pier = Pier(runtime, bounded(1))
@@ -349,7 +353,9 @@ async def test_a_parked_submitter_whose_lease_was_lost_parks_again(
 
 
 @seeded
-async def test_one_who_was_away_is_parked_not_refused(runtime: SeededRuntime) -> None:
+async def test_a_submitter_with_an_expired_lease_is_blocked_not_refused(
+    runtime: SeededRuntime,
+) -> None:
     pier = Pier(runtime, bounded(1))
     async with pier.app:
         await pier.call.submit(1)
@@ -362,7 +368,9 @@ async def test_one_who_was_away_is_parked_not_refused(runtime: SeededRuntime) ->
 
 
 @seeded
-async def test_many_that_do_not_fit_wait_until_all_are_in(runtime: SeededRuntime) -> None:
+async def test_a_submit_many_that_does_not_fit_waits_until_all_are_accepted(
+    runtime: SeededRuntime,
+) -> None:
     pier = Pier(runtime, bounded(2), queue="fifo")
     async with pier.app, pier.app.worker(1):
         pier.gate.opened.set()
@@ -372,7 +380,7 @@ async def test_many_that_do_not_fit_wait_until_all_are_in(runtime: SeededRuntime
 
 
 @seeded
-async def test_many_that_do_not_come_in_together_leave_nothing(runtime: SeededRuntime) -> None:
+async def test_a_submit_many_that_times_out_leaves_nothing_to_run(runtime: SeededRuntime) -> None:
     pier = Pier(runtime, bounded(2, wait_timeout=3))
     async with pier.app:
         with pytest.raises(PoolFull):
@@ -385,7 +393,7 @@ async def test_many_that_do_not_come_in_together_leave_nothing(runtime: SeededRu
 
 
 @seeded
-async def test_many_are_refused_as_one(runtime: SeededRuntime) -> None:
+async def test_a_submit_many_is_refused_as_a_whole(runtime: SeededRuntime) -> None:
     pier = Pier(runtime, bounded(2, on_full="fail_submitter"))
     async with pier.app:
         with pytest.raises(PoolFull):

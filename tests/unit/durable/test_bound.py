@@ -184,7 +184,7 @@ async def test_a_job_that_has_run_cannot_be_replayed_as_a_new_one(tmp_path: Path
     assert (job.status, runs) == (Status.FAILED, ["once"])
 
 
-async def test_what_came_along_with_another_job_is_not_believed(tmp_path: Path) -> None:
+async def test_the_signed_context_of_another_job_is_not_accepted(tmp_path: Path) -> None:
     app, pay, runs = shop_at(tmp_path, RING)
     async with app:
         request_id.set("r-1")
@@ -204,7 +204,7 @@ async def test_what_came_along_with_another_job_is_not_believed(tmp_path: Path) 
     assert "r-2" not in runs
 
 
-async def test_a_signed_result_that_was_moved_to_another_job_is_not_believed(
+async def test_a_signed_result_moved_to_another_job_is_not_accepted(
     tmp_path: Path,
 ) -> None:
     app, pay, _ = shop_at(tmp_path, RING)
@@ -219,7 +219,7 @@ async def test_a_signed_result_that_was_moved_to_another_job_is_not_believed(
             await (await ticket(app, pay, ids[1]))
 
 
-async def test_a_dead_job_runs_again_by_an_operator_who_has_no_keys(tmp_path: Path) -> None:
+async def test_an_operator_without_keys_can_rerun_a_dead_signed_job(tmp_path: Path) -> None:
     app, pay, runs = shop_at(tmp_path, RING)
     view = pay.with_options(retry=None)
     async with app, app.worker():
@@ -247,7 +247,7 @@ async def test_keys_can_be_rotated_while_signed_jobs_wait(tmp_path: Path) -> Non
     assert runs == ["early"]
 
 
-async def test_what_was_signed_before_jobs_were_bound_runs_if_the_ring_accepts_it(
+async def test_a_call_signed_without_a_job_id_runs_only_if_the_ring_accepts_it(
     tmp_path: Path,
 ) -> None:
     app, pay, _ = shop_at(tmp_path, RING)
@@ -279,7 +279,7 @@ async def test_what_was_signed_before_jobs_were_bound_runs_if_the_ring_accepts_i
     assert (job.status, runs) == (Status.COMPLETED, ["c"])
 
 
-async def test_a_turn_that_joins_another_is_signed_for_itself(tmp_path: Path) -> None:
+async def test_a_turn_that_joins_another_has_its_own_signature(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}", wire=Wire(ring=RING))
     told: list[Any] = []
 

@@ -62,7 +62,7 @@ async def test_a_running_job_is_stopped_at_once_and_not_tried_again(
 
 
 @seeded
-async def test_what_a_cancelled_job_raises_is_not_tried_again(runtime: SeededRuntime) -> None:
+async def test_a_cancelled_job_that_raises_is_not_retried(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     gate = Gate()
     errors: list[Any] = [ValueError("stopped"), Snooze(5)]
@@ -84,7 +84,7 @@ async def test_what_a_cancelled_job_raises_is_not_tried_again(runtime: SeededRun
 
 
 @seeded
-async def test_a_job_that_is_over_stays_as_it_is(runtime: SeededRuntime) -> None:
+async def test_a_finished_job_is_not_cancelled(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -99,7 +99,9 @@ async def test_a_job_that_is_over_stays_as_it_is(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_a_job_that_does_not_stop_is_over_after_its_grace(runtime: SeededRuntime) -> None:
+async def test_a_cancelled_job_that_does_not_stop_ends_after_its_grace_period(
+    runtime: SeededRuntime,
+) -> None:
     app = App("memory://", runtime=runtime)
     app.pool("slow", max_concurrent=1, cancel_grace=3)
 
@@ -171,7 +173,9 @@ async def test_another_app_on_the_same_file_cancels_a_waiting_and_a_running_job(
 
 
 @seeded
-async def test_a_wish_survives_the_worker_that_did_not_hear_it(runtime: SeededRuntime) -> None:
+async def test_a_cancel_request_survives_a_worker_that_did_not_receive_it(
+    runtime: SeededRuntime,
+) -> None:
     store = SharedStore(runtime)
     here, there = StoreApp(store, runtime), StoreApp(store, runtime)
     gate = Gate()
@@ -201,7 +205,7 @@ async def test_a_wish_survives_the_worker_that_did_not_hear_it(runtime: SeededRu
 
 
 @seeded
-async def test_a_caller_that_leaves_takes_its_job_along_if_it_said_so(
+async def test_a_cancelled_caller_cancels_its_job_if_requested(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -227,7 +231,7 @@ async def test_a_caller_that_leaves_takes_its_job_along_if_it_said_so(
 
 
 @seeded
-async def test_a_caller_that_leaves_does_not_take_what_others_share_and_wait_for(
+async def test_a_cancelled_caller_does_not_cancel_a_shared_job(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -275,7 +279,7 @@ async def test_a_cancelled_job_frees_its_key_its_session_and_its_slot(
         assert await second.result(timeout=5) == 1
 
 
-async def test_many_who_cancel_at_the_same_time_are_all_answered(url: str) -> None:
+async def test_many_concurrent_cancels_are_all_answered(url: str) -> None:
     app = App(url)
 
     @app.task(name="call", pool="many")

@@ -51,7 +51,7 @@ async def test_a_pool_is_capped_over_two_workers(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_workers_may_be_given_some_pools_only(runtime: SeededRuntime) -> None:
+async def test_a_worker_can_be_limited_to_some_pools(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     ran: list[str] = []
 
@@ -94,7 +94,7 @@ async def test_a_key_is_capped_over_two_workers(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_the_turns_of_a_session_come_one_at_a_time_in_their_order(
+async def test_the_turns_of_a_session_run_one_at_a_time_in_order(
     runtime: SeededRuntime,
 ) -> None:
     store, crowd = SharedStore(runtime), Crowd()

@@ -62,7 +62,7 @@ def expected(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-async def test_twenty_jobs_at_once_are_told_apart(
+async def test_output_of_twenty_concurrent_jobs_is_attributed_to_each(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = App(url)
@@ -87,7 +87,7 @@ async def test_twenty_jobs_at_once_are_told_apart(
     assert "job-7 complains 3" in seen.err
 
 
-async def test_a_log_line_says_who_logged_and_how_bad_it_is(url: str) -> None:
+async def test_a_captured_log_line_has_its_logger_and_level(url: str) -> None:
     app = App(url)
 
     @app.task(name="fail")
@@ -105,7 +105,7 @@ async def test_a_log_line_says_who_logged_and_how_bad_it_is(url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_too_much_is_cut_and_says_so(url: str) -> None:
+async def test_too_much_output_is_truncated_with_a_note(url: str) -> None:
     app = App(url)
 
     @app.task(name="pour")
@@ -121,7 +121,7 @@ async def test_what_is_too_much_is_cut_and_says_so(url: str) -> None:
     assert MOST_BYTES * 0.9 < sum(map(len, found)) < MOST_BYTES
 
 
-async def test_nothing_is_captured_unless_it_is_wanted(url: str) -> None:
+async def test_output_is_captured_only_on_request(url: str) -> None:
     app, before = App(url), (sys.stdout, sys.stderr)
 
     @app.task(name="speaks")
@@ -140,7 +140,7 @@ async def test_nothing_is_captured_unless_it_is_wanted(url: str) -> None:
     assert not is_capturing()
 
 
-async def test_bytes_that_are_no_text_are_kept_as_far_as_they_are(url: str) -> None:
+async def test_bytes_that_are_not_text_are_stored_with_replacements(url: str) -> None:
     app = App(url)
 
     @app.task(name="speaks")

@@ -77,7 +77,7 @@ async def test_workers_of_one_version_share_a_document(runtime: SeededRuntime) -
 
 @seeded
 @large
-async def test_what_is_published_stays_while_a_worker_runs(runtime: SeededRuntime) -> None:
+async def test_a_published_catalogue_is_renewed_while_a_worker_runs(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = tasks_of(store, runtime)
     async with app, app.worker():
@@ -89,7 +89,7 @@ async def test_what_is_published_stays_while_a_worker_runs(runtime: SeededRuntim
 
 
 @seeded
-async def test_of_many_versions_the_one_with_workers_leads_and_then_the_newest(
+async def test_the_version_with_workers_comes_first_and_then_the_newest(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -109,7 +109,7 @@ async def test_of_many_versions_the_one_with_workers_leads_and_then_the_newest(
 
 
 @seeded
-async def test_a_name_that_may_mean_two_tasks_of_a_worker_is_explained(
+async def test_a_name_that_matches_two_tasks_of_a_worker_is_explained(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -131,7 +131,7 @@ async def test_a_name_that_may_mean_two_tasks_of_a_worker_is_explained(
 
 
 @seeded
-async def test_a_catalogue_that_cannot_be_read_hides_nothing_else(runtime: SeededRuntime) -> None:
+async def test_an_unreadable_catalogue_does_not_hide_the_others(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = tasks_of(store, runtime)
     async with app, app.worker():

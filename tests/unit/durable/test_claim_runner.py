@@ -29,7 +29,7 @@ request: ContextVar[str] = ContextVar("request", default="none")
 
 
 @seeded
-async def test_the_life_of_a_job_is_told_in_its_order(runtime: SeededRuntime) -> None:
+async def test_the_events_of_a_job_are_emitted_in_order(runtime: SeededRuntime) -> None:
     heard = Heard()
     app = App("memory://", runtime=runtime, events=heard.events)
     runs: list[int] = []
@@ -57,7 +57,7 @@ async def test_the_life_of_a_job_is_told_in_its_order(runtime: SeededRuntime) ->
     assert heard.of(JobStarted)[0].slot == "worker-000"
 
 
-async def test_without_a_listener_nothing_is_told() -> None:
+async def test_without_a_subscriber_no_events_are_emitted() -> None:
     told: list[Event] = []
     app = App("memory://", events=Events())
     end = subscribe(told.append)
@@ -73,7 +73,7 @@ async def test_without_a_listener_nothing_is_told() -> None:
     assert told == []
 
 
-async def test_the_usual_listeners_hear_of_stored_jobs_too() -> None:
+async def test_global_subscribers_receive_events_of_stored_jobs() -> None:
     told: list[Event] = []
     app = App("memory://")
 
@@ -88,7 +88,7 @@ async def test_the_usual_listeners_hear_of_stored_jobs_too() -> None:
     assert {JobSubmitted, JobStarted, JobEnded} <= {type(event) for event in told}
 
 
-async def test_a_listener_that_breaks_does_not_break_the_work(
+async def test_a_subscriber_that_raises_does_not_break_the_job(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     heard = Heard()
@@ -216,7 +216,7 @@ async def test_two_workers_of_one_app_share_its_jobs(url: str) -> None:
         await wait(await call.submit_many([(), ()]))
 
 
-async def test_a_job_that_raises_anything_at_all_leaves_its_slot_free(url: str) -> None:
+async def test_a_job_that_raises_any_exception_frees_its_slot(url: str) -> None:
     app = App(url)
 
     class Nasty(Exception):
@@ -249,7 +249,7 @@ async def test_a_job_that_raises_anything_at_all_leaves_its_slot_free(url: str) 
                 assert job.error is not None
 
 
-async def test_a_loop_that_is_blocked_does_not_keep_the_keeper_from_its_work(url: str) -> None:
+async def test_a_blocked_loop_does_not_stop_the_store_thread(url: str) -> None:
     """The store thread renews the leases, not the loop of the worker."""
     app = App(url)
     renewed = threading.Event()

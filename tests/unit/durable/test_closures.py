@@ -127,7 +127,7 @@ async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_hol
 
 
 @pytest.mark.slow
-async def test_another_process_on_the_file_leaves_closures_to_the_one_they_live_in(
+async def test_a_worker_of_another_process_leaves_closures_to_their_process(
     tmp_path: Path,
 ) -> None:
     with another_process(tmp_path, paused=False):
@@ -196,7 +196,7 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
 
 
 @seeded
-async def test_a_drain_finishes_closures_that_others_have_set_aside(
+async def test_a_drain_finishes_closures_that_other_workers_have_parked(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store = Unseen(runtime)
@@ -224,7 +224,7 @@ async def test_a_drain_finishes_closures_that_others_have_set_aside(
     assert heard.of(JobSetAside) == []
 
 
-def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
+def test_a_closure_of_this_process_is_held_or_lost() -> None:
     class Holder:
         def holds(self, id: str) -> bool:
             return id == "job-1"
@@ -240,7 +240,7 @@ def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
     assert not homes.hold(here, "job-1")
 
 
-def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
+def test_a_remote_closure_home_is_gone_when_a_later_check_does_not_find_it() -> None:
     homes = ClosureHomes(Runtime().identity())
     homes.look([])
     for _ in range(2):
@@ -261,7 +261,7 @@ def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
     assert homes.hold(OTHER, "job-1")
 
 
-def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
+def test_the_number_of_remembered_missing_homes_is_bounded() -> None:
     homes = ClosureHomes(Runtime().identity())
     assert homes.hold(OTHER, "job-1")
     for number in range(MOST_MISSED):
@@ -273,7 +273,7 @@ def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-def test_a_home_on_this_host_is_gone_when_its_process_is() -> None:
+def test_a_closure_home_on_this_host_is_gone_when_its_process_is() -> None:
     host, boot, _, _ = here = Runtime().identity()
     homes = ClosureHomes(here)
     parent = os.getppid()
@@ -305,7 +305,7 @@ async def test_a_submit_that_is_cancelled_leaves_no_dead_letter(tmp_path: Path) 
 
 
 @seeded
-async def test_what_a_submitter_left_behind_is_cancelled_unless_it_has_a_key(
+async def test_a_job_of_a_cancelled_submitter_is_cancelled_unless_it_has_a_key(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store = SharedStore(runtime)
@@ -327,7 +327,7 @@ async def test_what_a_submitter_left_behind_is_cancelled_unless_it_has_a_key(
 
 
 @seeded
-async def test_a_closure_is_kept_while_it_is_open_whether_it_was_taken(
+async def test_a_closure_is_kept_while_its_submit_may_have_been_accepted(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store = SharedStore(runtime)
@@ -342,7 +342,7 @@ async def test_a_closure_is_kept_while_it_is_open_whether_it_was_taken(
 
 
 @seeded
-async def test_jobs_that_end_while_they_wait_are_counted_told_and_let_go_of(
+async def test_jobs_that_end_while_waiting_are_counted_reported_and_released(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     heard = Heard()
@@ -367,7 +367,7 @@ async def test_jobs_that_end_while_they_wait_are_counted_told_and_let_go_of(
 
 
 @seeded
-async def test_those_expected_are_looked_after_in_lots_when_something_has_ended(
+async def test_expected_jobs_are_checked_in_batches_when_a_job_has_ended(
     runtime: SeededRuntime,
 ) -> None:
     store = MemoryStore(runtime)

@@ -37,7 +37,7 @@ class Counting(SharedStore):
 
 
 @seeded
-async def test_a_store_is_opened_once_for_all_who_need_it(runtime: SeededRuntime) -> None:
+async def test_a_store_is_opened_once_for_all_callers(runtime: SeededRuntime) -> None:
     store = Counting(runtime)
     app = StoreApp(store, runtime)
 
@@ -68,7 +68,7 @@ async def test_closing_an_app_that_is_being_opened_closes_it(runtime: SeededRunt
 
 
 @seeded
-async def test_who_leaves_while_a_store_is_opened_does_not_keep_others_from_it(
+async def test_a_caller_cancelled_while_a_store_opens_does_not_affect_the_others(
     runtime: SeededRuntime,
 ) -> None:
     store = Counting(runtime)
@@ -82,7 +82,7 @@ async def test_who_leaves_while_a_store_is_opened_does_not_keep_others_from_it(
 
 
 @seeded
-async def test_a_failure_is_told_to_everybody_who_waited_for_it(runtime: SeededRuntime) -> None:
+async def test_a_failed_open_is_raised_to_every_waiting_caller(runtime: SeededRuntime) -> None:
     store = Counting(runtime)
     store.down = True
     app = StoreApp(store, runtime)
@@ -133,7 +133,7 @@ async def test_a_pool_that_could_not_be_declared_is_declared_with_the_next_submi
         assert row.slots == 2
 
 
-async def test_nothing_is_left_after_an_app_was_closed(url: str, tmp_path: Path) -> None:
+async def test_a_closed_app_leaves_nothing_open(url: str, tmp_path: Path) -> None:
     app = App(url)
 
     @app.task(name="call")
@@ -212,7 +212,9 @@ def test_a_failed_thread_start_is_an_error_and_the_next_call_tries_again(error: 
     asyncio.run(opening.close())
 
 
-def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_waits_for_a_store_to_open_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("poolhand.durable.connection.connection.OPEN_WITHIN", 0.05)
     runtime = Runtime()
     proceed = threading.Event()
@@ -230,7 +232,7 @@ def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch
     assert opening.current is None
 
 
-def test_letting_go_of_what_is_still_being_opened_leaves_nothing() -> None:
+def test_releasing_a_connection_that_is_still_opening_leaves_nothing_open() -> None:
     runtime = Runtime()
     proceed = threading.Event()
     connections: PlainFuture[StoreConnection] = PlainFuture()

@@ -48,9 +48,7 @@ async def brief_of(app: App, id: str) -> bytes:
 
 
 @pytest.mark.parametrize("fn", [context_tasks.on_loop, context_tasks.beside])
-async def test_a_task_on_the_loop_or_in_a_thread_has_what_its_submitter_had(
-    url: str, fn: Any
-) -> None:
+async def test_a_loop_or_thread_task_gets_the_context_of_its_submitter(url: str, fn: Any) -> None:
     app = App(url)
     task = app.task(fn)
     async with app, app.worker(2):
@@ -66,7 +64,7 @@ async def test_a_task_on_the_loop_or_in_a_thread_has_what_its_submitter_had(
 
 
 @pytest.mark.slow
-async def test_a_task_in_a_process_of_its_own_has_it_too(url: str) -> None:
+async def test_a_process_task_gets_the_context_of_its_submitter(url: str) -> None:
     app = App(url)
     task = app.task(run_in="process")(context_tasks.beside)
     async with app, app.worker(1):
@@ -80,7 +78,7 @@ async def test_a_task_in_a_process_of_its_own_has_it_too(url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_suspect_that_runs_alone_has_it_too(url: str) -> None:
+async def test_a_suspect_that_runs_alone_gets_the_context_of_its_submitter(url: str) -> None:
     app = App(url)
     task = app.task(context_tasks.on_loop)
     async with app:
@@ -92,7 +90,7 @@ async def test_a_suspect_that_runs_alone_has_it_too(url: str) -> None:
             assert await result(ticket) == ("r-1", False)
 
 
-async def test_every_attempt_begins_with_what_was_submitted(url: str) -> None:
+async def test_every_attempt_starts_with_the_submitted_context(url: str) -> None:
     app = App(url)
     seen: list[Any] = []
 
@@ -136,7 +134,7 @@ async def test_a_dead_job_that_is_run_again_has_the_context_of_its_first_submit(
     assert seen == ["r-1", "r-1"]
 
 
-async def test_many_calls_share_what_was_set_when_they_were_submitted(url: str) -> None:
+async def test_the_jobs_of_a_submit_many_share_the_submitted_context(url: str) -> None:
     app = App(url)
     task = app.task(context_tasks.on_loop)
     async with app, app.worker(5):
@@ -159,7 +157,7 @@ async def test_a_submit_from_a_thread_takes_the_context_of_its_thread(url: str) 
         assert tuple(await asyncio.to_thread(run)) == ("of the thread", True)
 
 
-async def test_a_job_that_comes_with_a_transaction_brings_it_along(tmp_path: Path) -> None:
+async def test_a_job_submitted_in_a_transaction_gets_the_context(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     task = app.task(context_tasks.on_loop)
     async with app, app.worker():
@@ -173,7 +171,7 @@ async def test_a_job_that_comes_with_a_transaction_brings_it_along(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_a_job_on_a_connection_of_the_users_brings_it_along(database: str) -> None:
+async def test_a_job_submitted_on_a_user_connection_gets_the_context(database: str) -> None:
     connection = await asyncpg.connect(database)
     app = App(database)
     task = app.task(context_tasks.on_loop)
@@ -204,7 +202,7 @@ async def test_each_turn_of_a_session_has_the_context_of_its_own_submit(url: str
         assert [await result(one) for one in tickets] == ["turn of r-1", "turn of r-2"]
 
 
-async def test_a_job_of_a_job_has_what_the_outer_one_had(url: str) -> None:
+async def test_a_nested_job_gets_the_context_of_the_outer_one(url: str) -> None:
     app = App(url)
     inner = app.task(context_tasks.on_loop)
 
@@ -221,7 +219,7 @@ async def test_a_job_of_a_job_has_what_the_outer_one_had(url: str) -> None:
         assert await result(ticket) == ("r-1", True)
 
 
-async def test_what_a_job_sets_is_gone_with_it(url: str) -> None:
+async def test_context_set_by_a_job_ends_with_it(url: str) -> None:
     app = App(url)
 
     @app.task(name="change")
@@ -236,7 +234,7 @@ async def test_what_a_job_sets_is_gone_with_it(url: str) -> None:
         assert request_id not in copy_context()
 
 
-async def test_a_durable_pool_takes_it_along_for_tasks_and_closures(tmp_path: Path) -> None:
+async def test_a_durable_pool_passes_the_context_to_tasks_and_closures(tmp_path: Path) -> None:
     task = context_tasks.app.task(context_tasks.on_loop)
     async with Pool("kept", max_concurrent=2, scope="pipeline", scope_id="p", dir=tmp_path) as pool:
         request_id.set("r-1")
@@ -267,7 +265,7 @@ async def test_a_value_that_is_no_json_is_refused_by_the_submit_and_nothing_is_k
         assert sum(counted.values()) == 0
 
 
-async def test_what_comes_along_changes_nothing_else_of_a_brief() -> None:
+async def test_the_context_changes_nothing_else_of_a_call_record() -> None:
     app = App("memory://")
     task = app.task(context_tasks.on_loop)
     async with app:
@@ -279,7 +277,7 @@ async def test_what_comes_along_changes_nothing_else_of_a_brief() -> None:
     assert replace(laden, context=None) == plain
 
 
-def test_briefs_of_the_version_before_and_after_are_read() -> None:
+def test_call_records_of_the_version_before_and_after_are_read() -> None:
     fields = ["add", b"x", None, None, None, None, False, False, None]
     old = msgspec.msgpack.encode(fields)
     assert read_call_record(old, "job-1") == CallRecord("add", b"x", rerun=False)
@@ -319,7 +317,7 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
             await result(ticket)
 
 
-def test_a_call_made_apart_leaves_the_context_as_it_was() -> None:
+def test_an_isolated_call_leaves_the_context_unchanged() -> None:
     call = (context_tasks.__name__, "beside", (HERE,), dict[str, Any]())
     brought = {"farm_request_id": "r-1", "of another version": 1}
     assert run_apart(*call, context=brought) == ("r-1", True)

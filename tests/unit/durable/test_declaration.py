@@ -66,7 +66,7 @@ def test_a_tool_has_no_pool() -> None:
         (TOOL, "@tool"),
     ],
 )
-def test_what_cannot_be_called_is_refused_by_the_decorator(
+def test_an_object_that_is_not_callable_is_refused_by_the_decorator(
     decorate: Any, said: str, value: Any
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -100,14 +100,14 @@ def test_a_classmethod_is_refused_with_the_cure() -> None:
         APP.task(vars(Library)["make"])
 
 
-def test_a_staticmethod_is_the_function_it_holds() -> None:
+def test_a_staticmethod_is_unwrapped() -> None:
     task = APP.task(vars(Library)["fetch"])
     assert asyncio.run(task("bees")) == "BEES"
     assert asyncio.iscoroutinefunction(task.fn)
 
 
 @pytest.mark.parametrize("fn", [plain, Library().read, Library.make, Library, len])
-def test_what_needs_no_object_is_taken(fn: Any) -> None:
+def test_a_callable_that_needs_no_instance_is_accepted(fn: Any) -> None:
     assert checked_function(fn, "@app.task") is fn
 
 
@@ -119,7 +119,7 @@ def test_an_agent_is_registered_once(decorator: str) -> None:
 
 
 @pytest.mark.parametrize("decorator", ["task", "agent"])
-def test_a_decorator_of_the_class_wants_an_app(decorator: str) -> None:
+def test_a_decorator_used_on_the_app_class_is_refused_with_the_fix(decorator: str) -> None:
     with pytest.raises(
         UsageError, match=rf"make an app first: app = App\(…\), then @app.{decorator}"
     ):
@@ -147,14 +147,14 @@ def test_a_misspelt_option_of_an_agent_names_the_decorator(option: str, meant: s
     )
 
 
-def test_options_of_a_view_name_the_view() -> None:
+def test_the_error_for_a_with_options_value_names_the_task() -> None:
     task = App("memory://").task(name="read")(plain)
     with pytest.raises(UsageError, match=r"^read.with_options: timeout=0 is not allowed"):
         task.with_options(timeout=0)
 
 
 @pytest.mark.parametrize("schedule", ["cron", "every"])
-def test_a_schedule_without_brackets_says_what_comes_first(schedule: str) -> None:
+def test_a_schedule_decorator_without_arguments_is_refused_with_the_fix(schedule: str) -> None:
     with pytest.raises(
         UsageError, match=rf"@app.{schedule} takes the \w+ first: @app.{schedule}\("
     ):

@@ -27,7 +27,7 @@ from tests.unit.durable.support import (
 
 
 @seeded
-async def test_leaving_waits_for_what_runs(runtime: SeededRuntime) -> None:
+async def test_leaving_a_worker_waits_for_its_running_jobs(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -46,7 +46,7 @@ async def test_leaving_waits_for_what_runs(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_what_is_not_done_at_the_deadline_goes_back_uncharged(
+async def test_jobs_still_running_at_the_deadline_are_handed_back_uncharged(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -76,7 +76,7 @@ async def test_what_is_not_done_at_the_deadline_goes_back_uncharged(
 
 @pytest.mark.parametrize("error", [ValueError("stopped"), OSError()], ids=["text", "no text"])
 @seeded
-async def test_code_that_says_in_its_own_words_that_it_was_stopped_goes_back_too(
+async def test_a_stopped_job_that_raises_its_own_error_is_handed_back_too(
     runtime: SeededRuntime, error: Exception
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -103,7 +103,7 @@ async def test_code_that_says_in_its_own_words_that_it_was_stopped_goes_back_too
 
 
 @seeded
-async def test_who_gives_up_when_stopped_has_given_up(runtime: SeededRuntime) -> None:
+async def test_a_stopped_job_that_raises_give_up_fails(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -140,7 +140,7 @@ async def test_a_job_that_ends_while_it_is_stopped_has_ended(runtime: SeededRunt
 
 
 @seeded
-async def test_everything_that_was_done_is_written_before_leaving_is_over(
+async def test_every_outcome_is_written_before_the_worker_has_left(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -207,7 +207,9 @@ async def test_code_that_does_not_stop_keeps_its_lease_until_it_does(
 
 
 @seeded
-async def test_a_second_cancel_hurries_but_gives_everything_back(runtime: SeededRuntime) -> None:
+async def test_a_second_cancel_shortens_the_drain_and_hands_everything_back(
+    runtime: SeededRuntime,
+) -> None:
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
@@ -237,7 +239,7 @@ async def test_a_second_cancel_hurries_but_gives_everything_back(runtime: Seeded
 
 
 @seeded
-async def test_a_drain_can_be_hurried(runtime: SeededRuntime) -> None:
+async def test_a_drain_can_be_shortened(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
@@ -283,13 +285,13 @@ async def test_a_worker_is_started_once(runtime: SeededRuntime) -> None:
     ],
     ids=str,
 )
-def test_wrong_options_of_a_worker_are_told(slots: Any, options: dict[str, Any]) -> None:
+def test_wrong_worker_options_are_reported(slots: Any, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"worker: .* is not allowed"):
         App("memory://").worker(slots, **options)
 
 
 @seeded
-async def test_closing_an_app_gives_back_what_its_workers_still_run(
+async def test_closing_an_app_hands_back_the_running_jobs_of_its_workers(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -318,7 +320,7 @@ async def test_a_worker_can_be_left_after_its_app_was_closed(runtime: SeededRunt
         await app.close()
 
 
-def test_a_loop_that_ends_with_a_worker_at_work_gives_everything_back(url: str) -> None:
+def test_a_loop_that_ends_with_a_running_worker_hands_everything_back(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
@@ -415,7 +417,9 @@ def test_a_thread_that_outlives_its_loop_does_not_keep_its_job(url: str) -> None
 
 
 @seeded
-async def test_each_end_is_told_before_leaving_is_over(runtime: SeededRuntime) -> None:
+async def test_every_end_of_a_job_is_emitted_before_the_worker_has_left(
+    runtime: SeededRuntime,
+) -> None:
     heard = Heard()
     app = App("memory://", runtime=runtime, events=heard.events)
 
@@ -433,7 +437,7 @@ async def test_each_end_is_told_before_leaving_is_over(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_a_worker_that_leaves_while_the_store_is_away_writes_when_it_is_back(
+async def test_a_worker_that_leaves_during_a_store_outage_writes_when_it_is_back(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)

@@ -111,7 +111,7 @@ async def gate() -> AsyncIterator[asyncio.Event]:
     event.set()
 
 
-async def test_it_runs_closures_and_tasks_like_any_pool(place: Place) -> None:
+async def test_a_durable_pool_runs_closures_and_tasks_like_any_pool(place: Place) -> None:
     async with make(place, max_concurrent=3) as pool:
         assert isinstance(pool, Pool)
         assert await pool.run(lambda: "closure") == "closure"
@@ -121,13 +121,13 @@ async def test_it_runs_closures_and_tasks_like_any_pool(place: Place) -> None:
     assert list_pools() == []
 
 
-async def test_its_file_is_named_after_its_work_and_itself(tmp_path: Path) -> None:
+async def test_the_file_of_a_durable_pool_is_named_after_scope_and_pool(tmp_path: Path) -> None:
     async with make(in_file(tmp_path)) as pool:
         await pool.run(double, 1)
     assert (tmp_path / "night__kept.db").exists()
 
 
-async def test_a_value_that_no_file_could_hold_comes_back_from_a_closure(place: Place) -> None:
+async def test_a_closure_can_return_a_value_that_cannot_be_stored(place: Place) -> None:
     thing = object()
     async with make(place) as pool:
         assert await pool.run(lambda: thing) is thing
@@ -161,7 +161,7 @@ async def test_a_dead_job_can_run_again_once(place: Place) -> None:
             await pool.rerun(ticket.id)
 
 
-async def test_what_waits_outlives_the_pool_and_goes_on(place: Place) -> None:
+async def test_waiting_jobs_outlive_the_pool_and_continue(place: Place) -> None:
     async with make(place) as pool:
         ticket = await pool.with_options(delay=3600).submit(double, 4)
         assert ticket.status is Status.SCHEDULED
@@ -170,7 +170,7 @@ async def test_what_waits_outlives_the_pool_and_goes_on(place: Place) -> None:
         assert pool.id == pool.snapshot().id
 
 
-async def test_a_task_goes_on_after_a_crash_and_a_closure_fails_and_says_so(
+async def test_after_a_crash_a_task_is_retried_and_a_closure_fails_with_the_reason(
     place: Place, gate: asyncio.Event
 ) -> None:
     pool = await make(place, max_concurrent=1).start()
@@ -201,7 +201,7 @@ async def test_a_task_goes_on_after_a_crash_and_a_closure_fails_and_says_so(
     assert task.id not in ids
 
 
-async def test_a_lost_closure_raises_job_lost_to_whoever_asks(place: Place) -> None:
+async def test_a_lost_closure_raises_job_lost_to_every_caller(place: Place) -> None:
     pool = await make(place, max_concurrent=1).start()
     pool.pause()
     ticket = await pool.with_options(idempotency_key="k").submit(lambda: 1)
@@ -215,7 +215,7 @@ async def test_a_lost_closure_raises_job_lost_to_whoever_asks(place: Place) -> N
 
 
 @pytest.mark.parametrize("value", [None, 0, "text", [1, {"a": [None, True, 1.5]}]], ids=str)
-async def test_what_a_closure_returned_is_kept_if_it_is_json(tmp_path: Path, value: Any) -> None:
+async def test_the_result_of_a_closure_is_stored_if_it_is_json(tmp_path: Path, value: Any) -> None:
     place = in_file(tmp_path)
     async with make(place) as pool:
         first = await pool.with_options(idempotency_key="k").submit(lambda: value)
@@ -238,7 +238,7 @@ async def test_what_a_closure_returned_is_kept_if_it_is_json(tmp_path: Path, val
     ],
     ids=["object", "set", "keys", "nan", "large"],
 )
-async def test_a_repeated_key_says_that_the_result_of_a_closure_was_not_kept(
+async def test_a_repeated_key_reports_that_the_result_of_a_closure_was_not_stored(
     tmp_path: Path, value: Any, reason: str
 ) -> None:
     place = in_file(tmp_path)
@@ -281,7 +281,7 @@ async def test_keys_sessions_and_bounds_hold(place: Place, gate: asyncio.Event) 
         assert [await running, await waiting] == [1, 2]
 
 
-async def test_what_a_store_cannot_do_at_once_is_refused(place: Place) -> None:
+async def test_submit_nowait_and_autoscale_are_refused_on_a_store(place: Place) -> None:
     async with make(place) as pool:
         with pytest.raises(UsageError, match=r"await pool\.submit"):
             pool.submit_nowait(double, 1)
@@ -300,7 +300,7 @@ async def test_a_drained_pool_takes_nothing_new(place: Place) -> None:
         await pool.start()
 
 
-async def test_a_drain_gives_back_what_does_not_end_in_time(
+async def test_a_drain_hands_back_jobs_that_do_not_end_in_time(
     place: Place, gate: asyncio.Event
 ) -> None:
     began = asyncio.Event()
@@ -338,13 +338,13 @@ async def test_jobs_see_their_token_and_the_context_of_their_submitter(place: Pl
     assert first[1] < second[1]
 
 
-async def test_a_name_is_no_way_out_of_the_folder(tmp_path: Path) -> None:
+async def test_a_pool_name_cannot_escape_its_folder(tmp_path: Path) -> None:
     async with make(in_file(tmp_path / "in"), name="../../out", scope_id="a/b") as pool:
         assert await pool.run(double, 1) == 2
     assert os.listdir(tmp_path) == ["in"]
 
 
-async def test_resize_pause_and_resume(place: Place) -> None:
+async def test_a_durable_pool_can_be_resized_paused_and_resumed(place: Place) -> None:
     async with make(place, max_concurrent=1) as pool:
         await pool.resize(2)
         barrier = asyncio.Barrier(2)
@@ -361,7 +361,7 @@ async def _meet(barrier: asyncio.Barrier, number: int) -> int:
     return number
 
 
-async def test_every_job_is_counted_once_however_soon_it_is_over(place: Place) -> None:
+async def test_every_job_is_counted_once_however_fast_it_ends(place: Place) -> None:
     policy = bounded(1, on_full="drop_newest")
     async with make(place, max_concurrent=5, backpressure=policy) as pool:
         tickets = [await pool.submit(double, number) for number in range(40)]
@@ -381,9 +381,7 @@ async def test_a_drain_leaves_its_audit_record(place: Place) -> None:
     assert [line.pool for line in lines] == [names[place["scope"]]]
 
 
-async def test_what_a_pool_refuses_to_run_again_stays_dead(
-    place: Place, gate: asyncio.Event
-) -> None:
+async def test_a_job_whose_rerun_is_refused_stays_dead(place: Place, gate: asyncio.Event) -> None:
     policy = bounded(1, on_full="fail_submitter")
     async with make(place, max_concurrent=1, backpressure=policy) as pool:
         dead = await pool.submit(int, "no number")
@@ -403,7 +401,7 @@ async def test_what_a_pool_refuses_to_run_again_stays_dead(
         gate.set()
 
 
-async def test_it_runs_what_it_was_handed_whoever_has_a_task_of_that_name(place: Place) -> None:
+async def test_two_tasks_with_the_same_name_are_refused_in_one_pool(place: Place) -> None:
     def one() -> str:
         return "one"
 
@@ -462,12 +460,14 @@ async def test_the_first_failure_of_a_map_cancels_its_other_jobs(
     [bounded(1, on_full="fail_submitter"), ring_buffer(2), fail_fast(), bounded(1)],
     ids=str,
 )
-async def test_a_map_meets_no_policy_that_is_meant_for_others(place: Place, policy: Policy) -> None:
+async def test_a_map_is_not_limited_by_the_backpressure_policy(
+    place: Place, policy: Policy
+) -> None:
     async with make(place, max_concurrent=2, backpressure=policy) as pool:
         assert await pool.map(double, range(20)) == [2 * number for number in range(20)]
 
 
-async def test_the_jobs_of_a_map_are_submitted_by_whoever_maps(place: Place) -> None:
+async def test_the_jobs_of_a_map_are_submitted_by_its_caller(place: Place) -> None:
     async with make(place) as pool:
         await pool.map(double, [1])
         async with reader(place) as other:
@@ -494,7 +494,7 @@ async def test_a_resize_that_fails_leaves_the_pool_as_it_was(
 
 
 @seeded
-async def test_a_drain_ends_the_worker_and_frees_the_name_while_the_store_is_away(
+async def test_a_drain_ends_the_worker_and_frees_the_name_during_a_store_outage(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store = SharedStore(runtime)
@@ -542,7 +542,7 @@ async def test_a_paused_pool_is_drained_at_once_when_nothing_runs(
 
 @pytest.mark.parametrize("blind", [False, True], ids=["seeing", "blind"])
 @seeded
-async def test_a_drain_can_be_hurried_wherever_it_is(
+async def test_a_drain_can_be_shortened_at_any_stage(
     runtime: SeededRuntime, tmp_path: Path, blind: bool
 ) -> None:
     store = Shaky(runtime)
@@ -558,7 +558,7 @@ async def test_a_drain_can_be_hurried_wherever_it_is(
 
 
 @seeded
-async def test_trouble_with_looking_is_told_each_time_it_comes(
+async def test_every_failure_to_read_the_store_is_reported(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store, heard = Shaky(runtime), Heard()
@@ -575,7 +575,7 @@ async def test_trouble_with_looking_is_told_each_time_it_comes(
     assert told() == 2
 
 
-async def test_of_two_that_start_under_one_name_one_is_told_and_nothing_is_left(
+async def test_the_second_pool_started_under_one_name_is_refused_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     before = store_threads()
@@ -622,7 +622,7 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(tmp_path: Path)
     await until(lambda: store_threads() <= before)
 
 
-async def test_a_ticket_of_a_drained_pool_tells_what_is_known_and_opens_nothing(
+async def test_a_ticket_of_a_drained_pool_returns_its_known_state_and_opens_nothing(
     place: Place,
 ) -> None:
     before = store_threads()
@@ -648,7 +648,7 @@ async def test_a_pool_that_remembers_no_dead_jobs_loads_none(place: Place) -> No
         await until(lambda: pool.snapshot().failed == 1)
 
 
-async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+async def test_the_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     pool = Pool("kept", scope="pipeline", scope_id="night", dir=tmp_path / "file" / "in")
     with pytest.raises(Unavailable, match="cannot be created"):
@@ -656,7 +656,7 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert "kept" not in {one.name for one in list_pools()}
 
 
-async def test_a_pool_that_was_let_go_of_says_so_whatever_is_asked_of_it(place: Place) -> None:
+async def test_a_released_pool_raises_unavailable_on_every_call(place: Place) -> None:
     pool = await make(place).start()
     simulate_restart()
     with pytest.raises(Unavailable, match="make the pool again"):

@@ -64,7 +64,7 @@ class Processes:
 
 
 @seeded
-async def test_the_cap_and_the_queue_are_one_for_all_processes(runtime: SeededRuntime) -> None:
+async def test_all_processes_share_one_cap_and_one_queue(runtime: SeededRuntime) -> None:
     processes = Processes(runtime)
     inside = most = 0
     ran: list[int] = []
@@ -106,7 +106,7 @@ async def test_keys_bounds_and_sessions_are_one_for_all_processes(runtime: Seede
 
 
 @seeded
-async def test_a_closure_runs_where_it_was_handed_in(runtime: SeededRuntime) -> None:
+async def test_a_closure_runs_in_the_process_that_submitted_it(runtime: SeededRuntime) -> None:
     processes = Processes(runtime)
     async with processes.pool(max_concurrent=2) as one, processes.pool(max_concurrent=2) as two:
         for pool in (one, two, one, two):
@@ -114,7 +114,7 @@ async def test_a_closure_runs_where_it_was_handed_in(runtime: SeededRuntime) -> 
 
 
 @seeded
-async def test_a_process_sees_what_the_others_did(runtime: SeededRuntime) -> None:
+async def test_a_process_counts_jobs_of_the_others(runtime: SeededRuntime) -> None:
     processes = Processes(runtime)
     async with processes.pool(max_concurrent=1) as one, processes.pool(max_concurrent=1) as two:
         for number in range(5):
@@ -140,7 +140,7 @@ async def test_a_count_is_right_though_every_signal_is_lost(runtime: SeededRunti
 
 
 @seeded
-async def test_a_resize_holds_for_all_and_all_follow_it(runtime: SeededRuntime) -> None:
+async def test_a_resize_applies_to_all_processes(runtime: SeededRuntime) -> None:
     processes = Processes(runtime)
     async with processes.pool(max_concurrent=1) as one:
         two = await processes.pool(max_concurrent=1).start()
@@ -157,7 +157,7 @@ async def test_a_resize_holds_for_all_and_all_follow_it(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_what_is_seen_late_does_not_undo_what_is_known_since(runtime: SeededRuntime) -> None:
+async def test_a_late_answer_does_not_overwrite_newer_state(runtime: SeededRuntime) -> None:
     class Slow(SharedStore):
         slow = False
 
@@ -208,7 +208,7 @@ async def test_a_process_that_leaves_finishes_its_own_and_leaves_theirs_to_the_o
 
 
 @seeded
-async def test_a_paused_pool_lets_a_process_go_at_once(runtime: SeededRuntime) -> None:
+async def test_a_process_leaves_a_paused_pool_at_once(runtime: SeededRuntime) -> None:
     processes = Processes(runtime)
     gate = Gate()
     async with processes.pool(max_concurrent=2) as one:
@@ -226,7 +226,7 @@ async def test_a_paused_pool_lets_a_process_go_at_once(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_what_is_open_is_found_with_few_looks(runtime: SeededRuntime) -> None:
+async def test_open_jobs_are_looked_up_with_few_queries(runtime: SeededRuntime) -> None:
     asked: list[int] = []
 
     class Counted(MemoryStore):
@@ -260,7 +260,7 @@ async def test_a_name_that_another_pool_has_in_the_store_is_not_taken_over(
     assert (await processes.store.pools())[0].spec == row.spec
 
 
-async def test_tenants_with_pools_of_one_name_do_not_meet(store_schema: str) -> None:
+async def test_pools_of_one_name_are_separate_per_tenant(store_schema: str) -> None:
     policy = bounded(1, on_full="fail_submitter")
     options: dict[str, Any] = {"max_concurrent": 1, "backpressure": policy}
     heard = Heard()
@@ -309,7 +309,7 @@ async def test_a_process_has_a_pool_of_one_name_for_each_of_its_tenants(store_sc
             assert get_pool("research") is plain
 
 
-async def test_the_jobs_of_a_tenants_pool_are_the_tenants(store_schema: str) -> None:
+async def test_the_jobs_of_a_tenant_pool_belong_to_the_tenant(store_schema: str) -> None:
     async with (
         tenant(store_schema) as pool,
         Pool("all", scope="org", scope_id="o", store=store_schema) as org,
@@ -325,7 +325,7 @@ async def test_the_jobs_of_a_tenants_pool_are_the_tenants(store_schema: str) -> 
         assert (await view.submit(double, 1)).snapshot().tenant == "globex"
 
 
-async def test_pipelines_with_pools_of_one_name_do_not_meet_on_one_store(shared_url: str) -> None:
+async def test_pools_of_one_name_are_separate_per_pipeline(shared_url: str) -> None:
     def make(id: str, **options: Any) -> Pool:
         return Pool("book", scope="pipeline", scope_id=id, store=shared_url, **options)
 
@@ -346,7 +346,7 @@ async def test_pipelines_with_pools_of_one_name_do_not_meet_on_one_store(shared_
     ]
 
 
-async def test_the_store_of_a_shared_pool_explains_what_waits(store_schema: str) -> None:
+async def test_the_store_of_a_shared_pool_explains_waiting_jobs(store_schema: str) -> None:
     async with tenant(store_schema) as pool:
         gate = Gate()
         held = await pool.submit(gate.pass_through)

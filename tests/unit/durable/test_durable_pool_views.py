@@ -60,7 +60,7 @@ async def test_submits_at_once_are_as_many_jobs(place: Place) -> None:
         assert (seen.total, seen.completed) == (20, 20)
 
 
-async def test_what_is_shown_without_asking_was_so_when_it_says(place: Place) -> None:
+async def test_a_snapshot_without_a_refresh_reports_its_age(place: Place) -> None:
     async with make(place, max_concurrent=3) as pool:
         empty = await pool.refresh()
         tickets = [await pool.submit(double, number) for number in range(10)]
@@ -111,7 +111,7 @@ async def test_jobs_that_run_in_another_process_are_active(runtime: SeededRuntim
 
 
 @seeded
-async def test_a_pause_is_seen_at_once_and_not_undone_by_an_earlier_look(
+async def test_a_pause_is_visible_at_once_and_not_undone_by_an_earlier_read(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store = SharedStore(runtime)
@@ -153,7 +153,7 @@ async def test_the_workers_of_this_process_are_shown(place: Place) -> None:
     assert {worker.state for worker in pool.health().workers.values()} == {"stopped"}
 
 
-async def test_a_worker_is_stale_after_as_long_as_the_pool_says(
+async def test_a_worker_is_stale_after_the_configured_time(
     tmp_path: Path, blocked: Callable[[], Any]
 ) -> None:
     async with (
@@ -168,7 +168,7 @@ async def test_a_worker_is_stale_after_as_long_as_the_pool_says(
         assert late.health().stale_workers == ()
 
 
-async def test_a_ticket_says_that_its_job_runs_here_at_once(place: Place) -> None:
+async def test_a_ticket_shows_at_once_that_its_job_runs_in_this_process(place: Place) -> None:
     gate = Gate()
     async with make(place, max_concurrent=1) as pool:
         before = datetime.now(UTC)
@@ -185,7 +185,7 @@ async def test_a_ticket_says_that_its_job_runs_here_at_once(place: Place) -> Non
 
 
 @seeded
-async def test_a_ticket_of_a_job_elsewhere_says_how_old_its_status_is(
+async def test_a_ticket_of_a_remote_job_reports_the_age_of_its_status(
     runtime: SeededRuntime,
 ) -> None:
     store, gate = SharedStore(runtime), Gate()
@@ -230,7 +230,7 @@ async def test_a_pool_that_is_not_started_shows_nothing(place: Place) -> None:
 
 
 @seeded
-async def test_a_pool_in_memory_is_seen_as_it_is_now(runtime: SeededRuntime) -> None:
+async def test_a_pool_in_memory_shows_its_current_state(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         ticket = await pool.submit(asyncio.sleep, 1)
         seen = await pool.refresh()

@@ -17,7 +17,7 @@ def trouble(number: int) -> StoreTrouble:
     return StoreTrouble("", "test", str(number))
 
 
-async def test_a_subscriber_that_takes_long_does_not_hold_up_who_tells() -> None:
+async def test_a_slow_subscriber_does_not_block_the_emitter() -> None:
     events, proceed = Events(), threading.Event()
     heard: list[str] = []
 
@@ -36,7 +36,7 @@ async def test_a_subscriber_that_takes_long_does_not_hold_up_who_tells() -> None
     assert heard == ["0", "1", "2", "3", "4"]
 
 
-def test_without_a_thread_it_is_told_all_the_same() -> None:
+def test_without_a_thread_events_are_still_emitted() -> None:
     class Threadless(Runtime):
         def in_thread(self, call: object, name: str) -> None:
             raise RuntimeError("can't start new thread")
@@ -51,7 +51,9 @@ def test_without_a_thread_it_is_told_all_the_same() -> None:
 
 
 @seeded
-async def test_what_is_told_while_something_is_told_comes_behind_it(runtime: SeededRuntime) -> None:
+async def test_an_event_emitted_inside_a_subscriber_is_delivered_after_the_current_one(
+    runtime: SeededRuntime,
+) -> None:
     events = Events()
     heard: list[Event] = []
     relay = EventRelay(runtime, events)
@@ -68,7 +70,7 @@ async def test_what_is_told_while_something_is_told_comes_behind_it(runtime: See
     assert heard == [trouble(1), trouble(2), trouble(3)]
 
 
-def test_a_submit_without_a_loop_is_told_on_the_thread_of_its_caller() -> None:
+def test_a_submit_without_a_loop_emits_its_event_on_the_calling_thread() -> None:
     events = Events()
     threads: list[str] = []
 

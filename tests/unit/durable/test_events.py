@@ -33,7 +33,7 @@ def shown(events: list[JobEvent]) -> list[tuple[int, str, int, Any]]:
     return [(one.number, one.kind.value, one.attempt, one.data) for one in events]
 
 
-async def test_what_a_job_tells_is_read_in_its_order_and_ends_with_its_end(url: str) -> None:
+async def test_the_events_of_a_job_are_read_in_order_and_end_with_its_end(url: str) -> None:
     app = App(url)
 
     @app.task(name="answer")
@@ -60,7 +60,7 @@ async def test_what_a_job_tells_is_read_in_its_order_and_ends_with_its_end(url: 
         assert await told(ticket, after=99) == []
 
 
-async def test_what_is_emitted_is_read_as_what_json_makes_of_it() -> None:
+async def test_emitted_values_are_read_as_their_json_form() -> None:
     app = App("memory://")
 
     class Token(BaseModel):
@@ -84,7 +84,7 @@ async def test_what_is_emitted_is_read_as_what_json_makes_of_it() -> None:
         ]
 
 
-async def test_a_job_that_tells_nothing_has_only_its_end(url: str) -> None:
+async def test_a_job_that_emits_nothing_has_only_its_end_event(url: str) -> None:
     app = App(url)
 
     @app.task(name="fail", retry=None)
@@ -97,7 +97,7 @@ async def test_a_job_that_tells_nothing_has_only_its_end(url: str) -> None:
         assert await told(ticket, after=1) == []
 
 
-async def test_another_attempt_says_that_it_begins_anew(url: str) -> None:
+async def test_a_new_attempt_is_marked_in_the_events(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
@@ -118,7 +118,7 @@ async def test_another_attempt_says_that_it_begins_anew(url: str) -> None:
         ]
 
 
-async def test_events_come_while_the_job_runs_to_every_listener(url: str) -> None:
+async def test_every_reader_gets_events_while_the_job_runs(url: str) -> None:
     app = App(url)
     heard = asyncio.Event()
 
@@ -157,7 +157,7 @@ async def tell_and_wait(count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run_in", ["thread", "process"])
-async def test_threads_and_processes_tell_as_well(url: str, run_in: str) -> None:
+async def test_thread_and_process_jobs_can_emit_events(url: str, run_in: str) -> None:
     app = App(url)
     task = app.task(run_in=run_in)(tell_from_outside)
     async with app, app.worker():
@@ -168,7 +168,7 @@ async def test_threads_and_processes_tell_as_well(url: str, run_in: str) -> None
 
 
 @pytest.mark.slow
-async def test_who_tells_more_than_can_be_written_waits(url: str) -> None:
+async def test_a_job_that_emits_faster_than_events_are_written_waits(url: str) -> None:
     app = App(url)
     piece = "x" * 100_000
 
@@ -187,7 +187,7 @@ async def test_who_tells_more_than_can_be_written_waits(url: str) -> None:
             assert len(await told(await task.submit(100))) == 101
 
 
-async def test_what_a_lost_attempt_tells_is_not_kept(url: str) -> None:
+async def test_events_of_a_lost_attempt_are_not_stored(url: str) -> None:
     app = App(url)
     gone = asyncio.Event()
     late: list[str] = []
@@ -214,7 +214,7 @@ async def test_what_a_lost_attempt_tells_is_not_kept(url: str) -> None:
         assert [one.number for one in events] == [*range(1, len(events) + 1)]
 
 
-async def test_outside_of_a_stored_job_nothing_is_told() -> None:
+async def test_outside_of_a_stored_job_emit_does_nothing() -> None:
     await emit("nobody hears")
     await progress()
     async with Pool("memory") as pool:
@@ -224,7 +224,7 @@ async def test_outside_of_a_stored_job_nothing_is_told() -> None:
             ticket.events()
 
 
-async def test_what_cannot_be_told_is_refused(url: str) -> None:
+async def test_invalid_events_are_refused(url: str) -> None:
     with pytest.raises(UsageError, match="emit takes JSON values"):
         emit(object())
     with pytest.raises(UsageError, match="progress takes a text"):
@@ -244,7 +244,7 @@ async def test_what_cannot_be_told_is_refused(url: str) -> None:
                 await told(ticket, wrong)  # type: ignore[arg-type]
 
 
-async def test_events_go_with_their_job(url: str) -> None:
+async def test_events_are_pruned_with_their_job(url: str) -> None:
     app = App(url, keep=Keep(results=0.001))
 
     @app.task(name="answer")
@@ -273,7 +273,7 @@ class Forgetful(StoreApp):
 
 
 @seeded
-async def test_of_very_many_events_the_last_are_kept(runtime: SeededRuntime) -> None:
+async def test_only_the_last_of_very_many_events_are_kept(runtime: SeededRuntime) -> None:
     app = Forgetful(SharedStore(runtime), runtime)
 
     @app.task(name="pour")

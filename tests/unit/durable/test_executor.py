@@ -87,7 +87,7 @@ def unrunnable(record: CallRecord | bytes) -> Unrunnable:
     return found
 
 
-def test_a_brief_survives_being_kept() -> None:
+def test_a_call_record_survives_being_stored() -> None:
     retry = Retry(attempts=3, give_up_on=(KeyError, "a.b.C"))
     record = CallRecord("add", b"x", record_of(retry), 3.0, 2.0, "thread", False, True, HOME)
     found = read_call_record(write_call_record(record), "job-1")
@@ -97,7 +97,7 @@ def test_a_brief_survives_being_kept() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"{}", msgspec.msgpack.encode([1])], ids=repr)
-def test_bytes_that_hold_no_brief_are_told_with_the_job(data: bytes) -> None:
+def test_undecodable_bytes_are_reported_with_the_job(data: bytes) -> None:
     with pytest.raises(Undecodable, match="the call record of job job-1 cannot be read"):
         read_call_record(data, "job-1")
 
@@ -108,12 +108,12 @@ def test_a_claim_becomes_a_call() -> None:
     assert (ready.code, ready.alone) == (CODE, False)
 
 
-def test_a_suspect_is_to_run_alone() -> None:
+def test_a_suspect_is_prepared_to_run_alone() -> None:
     assert not prepared(crashes=1).alone
     assert prepared(crashes=2).alone
 
 
-def test_a_task_that_is_not_here_is_set_aside_uncharged() -> None:
+def test_a_job_of_an_unregistered_task_is_parked_uncharged() -> None:
     unknown = claim(CallRecord("elsewhere", b""))
     change = Executor(CODES).prepare(unknown, gone)
     assert isinstance(change, Change)
@@ -125,7 +125,7 @@ def test_a_task_that_is_not_here_is_set_aside_uncharged() -> None:
     )
 
 
-def test_the_causes_of_tasks_follow_what_is_registered() -> None:
+def test_the_causes_of_an_executor_follow_the_registered_tasks() -> None:
     codes = TaskRegistry()
     executor = Executor(TaskRegistry(codes))
     assert executor.causes() == frozenset()
@@ -133,13 +133,13 @@ def test_the_causes_of_tasks_follow_what_is_registered() -> None:
     assert executor.causes() == {"task:later", "call:*/later"}
 
 
-def test_a_suspect_that_is_tried_once_runs_alone_after_its_first_crash() -> None:
+def test_a_job_with_one_attempt_runs_alone_after_its_first_crash() -> None:
     record = CallRecord("add", CODE.pack((4,), {}))
     assert not prepared(record).alone
     assert prepared(record, crashes=1).alone
 
 
-def test_a_suspect_that_cannot_run_alone_runs_once_more_in_company_and_is_given_up() -> None:
+def test_a_suspect_that_cannot_run_alone_runs_once_more_and_then_fails() -> None:
     nested = TaskCode("nested", lambda number: number, Wire())
     executor = Executor(TaskRegistry())
     executor.codes.add(nested)
@@ -153,13 +153,13 @@ def test_a_suspect_that_cannot_run_alone_runs_once_more_in_company_and_is_given_
 
 
 @pytest.mark.parametrize("record", [b"", CallRecord("add", b"junk")], ids=["no record", "no call"])
-def test_a_claim_that_cannot_be_read_has_failed_for_good(record: CallRecord | bytes) -> None:
+def test_a_claim_that_cannot_be_decoded_fails_permanently(record: CallRecord | bytes) -> None:
     found = unrunnable(record)
     change = Executor(CODES).settle(found.claim, found.outcome, None, END)
     assert change.job.status is Status.FAILED
 
 
-def test_a_type_that_breaks_while_it_is_made_fails_its_job_alone() -> None:
+def test_a_type_that_raises_while_it_is_decoded_fails_only_its_job() -> None:
     class Hostile(msgspec.Struct):
         number: int
 
@@ -176,7 +176,7 @@ def test_a_type_that_breaks_while_it_is_made_fails_its_job_alone() -> None:
     assert isinstance(Executor(codes).prepare(claim(CallRecord("take", payload)), gone), Unrunnable)
 
 
-def test_a_closure_is_made_again_only_where_it_lives() -> None:
+def test_a_closure_runs_only_in_the_process_that_submitted_it() -> None:
     executor = Executor(CODES)
     record = CallRecord("<lambda>", b"", closure=True, home=HOME)
     found = executor.prepare(claim(record), gone)
@@ -189,7 +189,7 @@ def test_a_closure_is_made_again_only_where_it_lives() -> None:
     assert ready.code is None
 
 
-def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
+def test_a_closure_is_parked_while_its_home_may_be_alive() -> None:
     asked: list[object] = []
 
     def alive(home: Identity, id: str) -> bool:
@@ -210,7 +210,7 @@ def signing(*key_ids: str) -> TaskCode:
 
 
 @pytest.mark.parametrize("reader", [signing("old"), TaskCode("add", add, Wire())])
-def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(
+def test_a_call_signed_with_an_unknown_key_is_parked_for_a_worker_that_has_it(
     reader: TaskCode,
 ) -> None:
     writer, codes, others = signing("old", "new"), TaskRegistry(), TaskRegistry()
@@ -230,7 +230,7 @@ def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(
     assert ready.call() == 5
 
 
-def test_a_call_that_was_altered_fails_whoever_reads_it() -> None:
+def test_an_altered_call_fails_in_every_worker() -> None:
     codes = TaskRegistry()
     codes.add(signing("old"))
     payload = signing("old").pack((4,), {}, b"something else")
@@ -258,7 +258,7 @@ def refuse(executor: Executor, version: str) -> None:
     executor.prepare(claim(CallRecord("add", b"garbage", version=version)), gone)
 
 
-def test_calls_that_were_refused_are_tried_again_when_a_task_is_registered_anew() -> None:
+def test_refused_calls_are_tried_again_when_a_task_is_registered_again() -> None:
     codes = TaskRegistry()
     codes.add(TaskCode("add", add, Wire()))
     executor = Executor(codes)
@@ -287,14 +287,14 @@ def test_a_call_that_its_own_version_cannot_read_fails(version: str | None) -> N
     assert executor.refused == frozenset()
 
 
-def test_a_closure_that_was_kept_without_its_home_is_lost() -> None:
+def test_a_stored_closure_without_a_home_is_lost() -> None:
     old = msgspec.msgpack.encode(["<lambda>", b"", None, None, None, None, True, True])
     assert read_call_record(old, "job-1") == CallRecord("<lambda>", b"", closure=True)
     found = Executor(CODES).prepare(claim(old), lambda home, id: True)
     assert isinstance(found, Unrunnable)
 
 
-def test_what_was_not_handed_in_is_looked_for_among_the_others() -> None:
+def test_a_registry_falls_back_to_its_parent() -> None:
     own, known = TaskRegistry(CODES), TaskRegistry(CODES)
     other = TaskCode("add", gone, Wire())
     own.add(other)
@@ -312,7 +312,7 @@ def test_a_value_is_kept_as_its_bytes() -> None:
     assert CODE.unpack_result(change.job.result) == 5
 
 
-def test_a_value_that_cannot_be_kept_is_a_failure_for_good() -> None:
+def test_a_result_that_cannot_be_stored_fails_the_job_permanently() -> None:
     class Hostile:
         def __reduce__(self) -> Any:
             raise ZeroDivisionError
@@ -341,7 +341,7 @@ def test_a_value_that_cannot_be_kept_is_a_failure_for_good() -> None:
     ],
     ids=["failed", "for good", "later", "cancelled", "snoozed", "until"],
 )
-def test_an_end_says_when_a_job_runs_again(
+def test_an_outcome_sets_status_and_retry_delay(
     outcome: Any, status: Status, wait: float | None
 ) -> None:
     policy = Retry(attempts=3, jitter=0.0)
@@ -349,12 +349,12 @@ def test_an_end_says_when_a_job_runs_again(
     assert (change.job.status, change.wait, change.token) == (status, wait, 7)
 
 
-def test_what_is_given_back_costs_nothing() -> None:
+def test_a_handed_back_job_is_charged_no_attempt() -> None:
     change = hand_back(claim())
     assert (change.job.status, change.job.attempts, change.wait) == (Status.QUEUED, 0, 0.0)
 
 
-def test_texts_that_are_no_texts_are_made_some() -> None:
+def test_invalid_unicode_in_an_error_is_replaced() -> None:
     fault = Fault("Error", "half a pair: \ud800", "line \udfff")
     end = replace(END, fault=fault)
     change = Executor(CODES).settle(claim(), Failed(ValueError()), None, end)
@@ -362,21 +362,21 @@ def test_texts_that_are_no_texts_are_made_some() -> None:
     msgspec.json.encode(change.job)
 
 
-def test_a_crash_is_told_and_costs_an_attempt() -> None:
+def test_a_crash_is_recorded_and_costs_an_attempt() -> None:
     change = crashed(claim(), AT)
     assert (change.job.status, change.job.attempts, change.job.crashes) == (Status.QUEUED, 1, 1)
     assert change.job.error is not None
     assert change.job.error.message == "the process that ran it died"
 
 
-def test_what_must_not_be_repeated_fails_with_its_process() -> None:
+def test_a_non_repeatable_job_fails_when_its_process_dies() -> None:
     change = crashed(claim(CallRecord("add", b"", rerun=False)), AT)
     assert change.job.status is Status.FAILED
     assert change.job.error is not None
     assert "on_crash='fail'" in change.job.error.message
 
 
-def test_what_its_worker_stopped_goes_back_unless_it_must_not_be_repeated() -> None:
+def test_a_stopped_job_is_handed_back_unless_it_is_non_repeatable() -> None:
     once = claim(CallRecord("add", b"", rerun=False))
     change = stopped(once, AT)
     assert (change.job.status, change.job.finished_at) == (Status.FAILED, AT)
@@ -387,11 +387,11 @@ def test_what_its_worker_stopped_goes_back_unless_it_must_not_be_repeated() -> N
         assert (back.job.status, back.job.attempts, back.job.error) == (Status.QUEUED, 0, None)
 
 
-def test_a_brief_that_cannot_be_read_is_left_to_the_next_worker() -> None:
+def test_a_crashed_job_with_an_undecodable_call_record_is_requeued() -> None:
     assert crashed(claim(b"junk"), AT).job.status is Status.QUEUED
 
 
-def test_a_process_that_dies_with_its_own_job_again_and_again_ends_it() -> None:
+def test_a_job_whose_process_dies_repeatedly_fails() -> None:
     executor, ready = Executor(CODES), prepared()
     statuses = []
     for crashes in range(5):
@@ -408,7 +408,7 @@ def test_only_the_loss_of_its_own_process_is_a_loss() -> None:
     assert not is_own_loss(Cancelled(), job)
 
 
-def test_what_no_store_can_take_is_told_as_a_failure() -> None:
+def test_an_outcome_that_no_store_can_write_becomes_a_failure() -> None:
     job = replace(claim().job, status=Status.SCHEDULED, run_at=AT, started_at=AT, result=b"x")
     change = unwritable(Change(job, 7, wait=5.0, stuck=True), TypeError("x"))
     assert (change.job.status, change.job.result, change.job.run_at) == (Status.FAILED, None, None)

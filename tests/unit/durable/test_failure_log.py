@@ -121,7 +121,7 @@ async def test_a_lost_lease_is_logged(
 
 @pytest.mark.parametrize("works", [True, False])
 @seeded
-async def test_the_jobs_of_a_process_that_died_are_logged_by_who_takes_them_back(
+async def test_the_jobs_of_a_dead_process_are_logged_by_the_process_that_reaps_them(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture, works: bool
 ) -> None:
     farm = Farm(runtime)
@@ -172,7 +172,7 @@ async def test_an_on_dead_that_raises_is_logged(
 
 
 @seeded
-async def test_a_store_that_is_away_is_logged_once(
+async def test_an_unavailable_store_is_logged_once(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SharedStore(runtime)
@@ -191,7 +191,7 @@ async def test_a_store_that_is_away_is_logged_once(
 
 
 @seeded
-async def test_where_events_are_logged_each_failure_has_one_line(
+async def test_when_events_are_logged_each_failure_has_one_line(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     events = Events()
@@ -229,7 +229,7 @@ async def test_many_failures_are_a_few_lines(
 
 
 @seeded
-async def test_a_job_that_raises_cancelled_error_by_itself_is_a_warning_with_a_reason(
+async def test_a_job_that_raises_cancelled_error_itself_is_logged_as_a_warning_with_a_reason(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -263,7 +263,7 @@ async def test_a_job_that_raises_cancelled_error_by_itself_is_a_warning_with_a_r
 
 
 @seeded
-async def test_a_job_that_is_cancelled_is_no_warning(
+async def test_a_cancelled_job_is_not_logged_as_a_warning(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, gate = App("memory://", runtime=runtime), Gate()

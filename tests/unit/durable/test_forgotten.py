@@ -33,7 +33,7 @@ async def forget(url: str) -> None:
     await connection.close()
 
 
-async def test_a_key_that_outlives_its_job_keeps_no_other_from_running(shared_url: str) -> None:
+async def test_a_key_that_outlives_its_job_does_not_block_a_new_job(shared_url: str) -> None:
     app = App(shared_url)
     ran: list[int] = []
 
@@ -57,7 +57,7 @@ async def test_a_key_that_outlives_its_job_keeps_no_other_from_running(shared_ur
     assert ran == [0, 1]
 
 
-async def test_the_job_of_a_key_is_kept_for_as_long_as_the_key_stands_for_it(
+async def test_the_job_of_a_key_is_kept_as_long_as_the_key(
     shared_url: str,
 ) -> None:
     app, ran = App(shared_url), []

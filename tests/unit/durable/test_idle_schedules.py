@@ -66,7 +66,7 @@ async def found(url: str, runtime: Runtime | None = None) -> list[Finding]:
     return [finding for finding in findings if finding.check == "schedules"]
 
 
-async def test_a_schedule_whose_worker_runs_has_no_note(shared_url: str) -> None:
+async def test_a_schedule_with_a_running_worker_has_no_note(shared_url: str) -> None:
     app = reporting(shared_url)
     await schedule(app)
     async with app, app.worker():
@@ -127,7 +127,7 @@ async def test_a_paused_schedule_is_not_expected_to_run(shared_url: str) -> None
         assert await found(shared_url, Later()) == []
 
 
-async def test_a_schedule_that_is_declared_no_more_is_noted(shared_url: str) -> None:
+async def test_a_schedule_that_is_no_longer_declared_has_a_note(shared_url: str) -> None:
     await schedule(reporting(shared_url))
     app = reporting(shared_url, scheduled=False)
     async with app, app.worker():
@@ -142,7 +142,7 @@ async def test_a_schedule_that_is_declared_no_more_is_noted(shared_url: str) -> 
         assert view.note == "no connected worker declares it"
 
 
-async def test_a_worker_that_was_killed_is_none(tmp_path: object) -> None:
+async def test_a_killed_worker_does_not_count_as_a_worker(tmp_path: object) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     app = reporting(url)
     await schedule(app)

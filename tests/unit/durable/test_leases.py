@@ -79,7 +79,7 @@ async def reap(app: App) -> list[Claim]:
 
 
 @seeded
-async def test_a_job_whose_lease_was_lost_is_stopped_and_run_by_another(
+async def test_a_job_whose_lease_was_lost_is_stopped_and_run_by_another_worker(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -119,7 +119,7 @@ async def test_a_result_under_a_lost_lease_is_refused(runtime: SeededRuntime) ->
 
 
 @seeded
-async def test_an_owner_that_was_buried_goes_on_under_another_name(
+async def test_an_expired_owner_continues_under_a_new_id(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -182,7 +182,7 @@ async def test_jobs_are_stopped_when_a_renewal_does_not_even_fail(
 
 
 @seeded
-async def test_what_another_took_in_the_meantime_is_not_given_back(
+async def test_a_job_claimed_by_another_owner_meanwhile_is_not_handed_back(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -241,7 +241,7 @@ async def test_an_owner_that_renews_is_not_taken_for_dead(runtime: SeededRuntime
 
 
 @seeded
-async def test_what_must_not_run_twice_has_failed_when_its_machine_is_gone(
+async def test_a_non_repeatable_job_fails_when_its_machine_is_gone(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -262,7 +262,9 @@ async def test_what_must_not_run_twice_has_failed_when_its_machine_is_gone(
 
 
 @seeded
-async def test_a_crash_in_company_is_never_the_last_attempt(runtime: SeededRuntime) -> None:
+async def test_a_crash_with_other_running_jobs_is_never_the_last_attempt(
+    runtime: SeededRuntime,
+) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     gate = Gate()
@@ -308,7 +310,7 @@ async def test_one_at_a_time_leads_and_another_follows(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_what_is_due_comes_although_the_leader_vanished(runtime: SeededRuntime) -> None:
+async def test_due_jobs_are_promoted_although_the_leader_vanished(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, two = farm.apps
     await one.core.connection()
@@ -320,7 +322,7 @@ async def test_what_is_due_comes_although_the_leader_vanished(runtime: SeededRun
 
 
 @seeded
-async def test_an_app_that_was_closed_holds_nothing_and_is_forgotten(
+async def test_a_closed_app_holds_no_claims_and_its_owner_is_deleted(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -336,7 +338,7 @@ async def test_an_app_that_was_closed_holds_nothing_and_is_forgotten(
 
 
 @seeded
-async def test_a_renewal_that_fails_is_told_once(runtime: SeededRuntime) -> None:
+async def test_a_failed_renewal_is_reported_once(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one = farm.apps[0]
     async with one:
@@ -350,7 +352,7 @@ async def test_a_renewal_that_fails_is_told_once(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_two_reapers_take_a_dead_owner_s_jobs_back_once(runtime: SeededRuntime) -> None:
+async def test_two_reapers_take_the_jobs_of_a_dead_owner_back_once(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, two = farm.apps
     three = StoreApp(farm.store, runtime, events=farm.heard.events)
@@ -371,7 +373,7 @@ async def test_two_reapers_take_a_dead_owner_s_jobs_back_once(runtime: SeededRun
 
 
 @seeded
-async def test_nothing_new_is_begun_under_leases_that_cannot_be_renewed(
+async def test_no_job_is_started_while_leases_cannot_be_renewed(
     runtime: SeededRuntime,
 ) -> None:
     class Deaf(SharedStore):
@@ -398,7 +400,7 @@ async def test_nothing_new_is_begun_under_leases_that_cannot_be_renewed(
 
 
 @seeded
-async def test_a_leader_that_leaves_code_behind_does_not_go_on_leading(
+async def test_a_closed_leader_with_running_code_gives_up_leadership(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -424,7 +426,7 @@ async def test_a_leader_that_leaves_code_behind_does_not_go_on_leading(
 
 
 @seeded
-async def test_what_is_due_and_cannot_move_does_not_make_the_leader_spin(
+async def test_due_jobs_that_cannot_be_promoted_do_not_make_the_leader_spin(
     runtime: SeededRuntime,
 ) -> None:
     class Stuck(SharedStore):
@@ -441,7 +443,7 @@ async def test_what_is_due_and_cannot_move_does_not_make_the_leader_spin(
 
 
 @seeded
-async def test_the_death_of_a_job_with_its_machine_is_told_by_whoever_finds_it(
+async def test_on_dead_is_called_by_the_process_that_reaps_a_dead_job(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -467,7 +469,7 @@ async def test_the_death_of_a_job_with_its_machine_is_told_by_whoever_finds_it(
 
 
 @seeded
-async def test_an_outage_of_the_store_kills_nobody(runtime: SeededRuntime) -> None:
+async def test_a_store_outage_expires_no_owner(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, two = farm.apps
     async with one, two, one.worker(1):
@@ -486,7 +488,9 @@ async def test_an_outage_of_the_store_kills_nobody(runtime: SeededRuntime) -> No
 
 
 @seeded
-async def test_however_many_notice_a_burial_one_new_owner_is_made(runtime: SeededRuntime) -> None:
+async def test_concurrent_renewals_of_an_expired_owner_create_one_new_owner(
+    runtime: SeededRuntime,
+) -> None:
     farm = Farm(runtime)
     one, _ = farm.apps
     async with one:
@@ -502,7 +506,7 @@ async def test_however_many_notice_a_burial_one_new_owner_is_made(runtime: Seede
 
 
 @seeded
-async def test_what_dies_with_its_machine_is_told_where_nobody_works_too(
+async def test_a_job_that_dies_with_its_machine_is_reported_by_an_app_without_a_worker(
     runtime: SeededRuntime,
 ) -> None:
     farm = Farm(runtime)
@@ -518,7 +522,7 @@ async def test_what_dies_with_its_machine_is_told_where_nobody_works_too(
 
 
 @seeded
-async def test_a_process_is_known_to_work_while_it_has_a_worker(runtime: SeededRuntime) -> None:
+async def test_a_process_counts_as_working_while_it_has_a_worker(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, _ = farm.apps
 
@@ -539,7 +543,7 @@ async def test_a_process_is_known_to_work_while_it_has_a_worker(runtime: SeededR
 
 
 @seeded
-async def test_a_process_says_which_pools_its_workers_serve(runtime: SeededRuntime) -> None:
+async def test_a_process_publishes_the_pools_its_workers_serve(runtime: SeededRuntime) -> None:
     farm = Farm(runtime)
     one, _ = farm.apps
 
@@ -562,7 +566,7 @@ async def test_a_process_says_which_pools_its_workers_serve(runtime: SeededRunti
 
 
 @seeded
-async def test_while_much_is_old_the_leader_goes_on_forgetting(runtime: SeededRuntime) -> None:
+async def test_while_many_jobs_are_old_the_leader_keeps_pruning(runtime: SeededRuntime) -> None:
     class Old(SharedStore):
         """Has enough old jobs for ten sweeps."""
 

@@ -75,7 +75,7 @@ async def test_a_job_that_cancels_every_task_of_its_loop_stops_no_worker(
         assert await (await room.answer.submit()) == 42
 
 
-async def test_a_job_that_is_cancelled_before_it_began_is_given_back(url: str) -> None:
+async def test_a_job_cancelled_before_it_started_is_handed_back(url: str) -> None:
     room = Room(url)
     room.spared = asyncio.all_tasks()
     async with asyncio.timeout(LIMIT), room.app as app:
@@ -85,7 +85,7 @@ async def test_a_job_that_is_cancelled_before_it_began_is_given_back(url: str) -
             assert [await ticket for ticket in tickets] == [42] * 8
 
 
-def test_a_program_that_is_cancelled_by_its_job_ends_loudly_and_gives_back_what_ran(
+def test_a_program_cancelled_by_its_job_raises_and_hands_running_jobs_back(
     url: str,
 ) -> None:
     async def work() -> None:

@@ -42,7 +42,7 @@ def app(heard: list[Event]) -> App:
     return App("memory://", events=events)
 
 
-async def test_a_resting_worker_is_watched_from_its_first_job_on_and_rests_again(
+async def test_a_worker_with_rests_is_watched_from_its_first_job_until_it_is_idle_again(
     app: App, heard: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "REST_AFTER", 0.05)
@@ -79,7 +79,7 @@ async def test_jobs_that_follow_each_other_are_watched_by_one(
         assert watchers() == first
 
 
-async def test_another_worker_is_watched_all_the_time(app: App) -> None:
+async def test_a_worker_without_rests_is_always_watched(app: App) -> None:
     await until_nobody_watches()
     async with app, app.worker(slots=1):
         assert len(watchers()) == 1

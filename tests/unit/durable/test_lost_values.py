@@ -164,7 +164,7 @@ CHANGED: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize(("hint", "value", "said"), CHANGED.values(), ids=CHANGED)
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_what_its_own_type_would_change_is_refused(
+def test_a_value_that_its_own_type_would_change_is_refused(
     hint: Any, value: Any, said: str, codec: str
 ) -> None:
     with pytest.raises(UsageError, match="argument 'x'") as caught:
@@ -194,11 +194,11 @@ KEPT: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize(("hint", "value", "back"), KEPT.values(), ids=KEPT)
-def test_what_a_type_makes_of_data_is_kept(hint: Any, value: Any, back: Any) -> None:
+def test_a_value_converted_by_its_type_is_stored(hint: Any, value: Any, back: Any) -> None:
     assert there_and_back(code(hint), value) == (back, back)
 
 
-def test_what_cannot_be_compared_is_not_refused() -> None:
+def test_a_value_that_cannot_be_compared_is_not_refused() -> None:
     assert there_and_back(code(Cached), Cached(a=2))[0].a == 2
     assert there_and_back(code(Odd), Odd(2))[0].n == 2
 
@@ -215,7 +215,7 @@ OTHER: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize(("hint", "value", "said"), OTHER.values(), ids=OTHER)
-def test_a_value_of_a_similar_type_is_refused_with_what_to_give(
+def test_a_value_of_a_similar_type_is_refused_with_the_right_type(
     hint: Any, value: Any, said: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -223,7 +223,7 @@ def test_a_value_of_a_similar_type_is_refused_with_what_to_give(
     assert said in str(caught.value)
 
 
-def test_a_result_of_a_similar_type_is_refused_with_what_to_return() -> None:
+def test_a_result_of_a_similar_type_is_refused_with_the_right_type() -> None:
     with pytest.raises(UsageError, match=r"the result is a datetime, .* give result\.date\(\)"):
         code(date).pack_result(TWICE)
 
@@ -235,7 +235,7 @@ def test_a_union_of_date_and_datetime_keeps_both(hint: Any) -> None:
             assert (type(back), back) == (type(value), value)
 
 
-def test_a_kept_call_of_another_signature_is_told_by_its_arguments() -> None:
+def test_a_stored_call_of_another_signature_is_reported_with_its_argument() -> None:
     payload = code(dict[str, str]).pack(({"n": "1"},), {})
     with pytest.raises(Undecodable) as caught:
         code(dict[str, int]).unpack(payload)
@@ -246,7 +246,7 @@ def test_a_kept_call_of_another_signature_is_told_by_its_arguments() -> None:
     )
 
 
-def test_a_moment_of_a_named_zone_comes_back_as_the_same_moment() -> None:
+def test_a_datetime_in_a_named_zone_round_trips_as_the_same_instant() -> None:
     for hint, value in ((datetime, TWICE), (Holder, Holder(login=Login()))):
         back: Any = there_and_back(code(hint), value)[0]
         moment = back if hint is datetime else back.at

@@ -97,7 +97,7 @@ async def test_a_result_is_read_by_its_id_without_the_code(apps: tuple[App, App]
         assert found.snapshot().result == {"topic": "bees", "pages": 1}
 
 
-async def test_a_found_task_can_do_what_a_task_can(apps: tuple[App, App]) -> None:
+async def test_a_found_task_has_the_verbs_of_a_task(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there, there.worker():
         research = await here.find_task("agents.research")
@@ -168,7 +168,7 @@ async def test_arguments_are_checked_as_published(args: Any, kwargs: Any, said: 
             await app.submit("agents.research", *args, **kwargs)
 
 
-async def test_a_name_that_nobody_has_published_names_near_ones(apps: tuple[App, App]) -> None:
+async def test_an_unpublished_name_is_refused_with_similar_names(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there:
         with pytest.raises(UsageError, match="no worker has published any task yet: start one"):
@@ -187,7 +187,9 @@ async def test_a_name_that_nobody_has_published_names_near_ones(apps: tuple[App,
                 await here.submit("xyz")
 
 
-async def test_a_task_that_nobody_has_yet_is_submitted_to_a_pool(apps: tuple[App, App]) -> None:
+async def test_a_task_without_a_worker_can_be_submitted_to_a_named_pool(
+    apps: tuple[App, App],
+) -> None:
     here, there = apps
     async with here, there:
         research = await here.find_task("agents.research", pool="research")
@@ -263,13 +265,13 @@ def test_a_script_submits_by_name(shared_url: str) -> None:
     asyncio.run(here.close())
 
 
-async def test_a_loop_is_not_blocked() -> None:
+async def test_submit_sync_on_a_loop_is_refused() -> None:
     with pytest.raises(UsageError, match=r"use await app\.submit\('x', …\)"):
         App("memory://").submit_sync("x")
 
 
 @pytest.mark.parametrize("name", ["", " ", 5, None, "a\0b", "\ud800"], ids=repr)
-async def test_a_name_must_be_one(name: Any) -> None:
+async def test_an_invalid_task_or_pool_name_is_refused(name: Any) -> None:
     async with App("memory://") as app:
         with pytest.raises(UsageError, match="task name="):
             await app.submit(name)

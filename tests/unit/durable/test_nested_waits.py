@@ -60,7 +60,7 @@ async def find(app: App, name: str) -> list[Job]:
 
 
 @seeded
-async def test_where_all_slots_are_held_by_waits_the_youngest_gets_deadlock(
+async def test_when_waiting_jobs_hold_all_slots_the_youngest_gets_deadlock(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard = Heard()
@@ -87,7 +87,7 @@ async def test_where_all_slots_are_held_by_waits_the_youngest_gets_deadlock(
 
 
 @seeded
-async def test_processes_see_the_waits_of_each_other(runtime: SeededRuntime) -> None:
+async def test_deadlocks_across_processes_are_detected(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     apps, meet = [StoreApp(store, runtime) for _ in range(2)], asyncio.Barrier(2)
     families = [Family(app, runtime, meet=meet) for app in apps]
@@ -142,7 +142,9 @@ async def test_a_wait_in_a_child_counts_for_the_slot_of_its_job(runtime: SeededR
 
 
 @seeded
-async def test_a_wait_in_a_child_is_over_when_another_worker_comes(runtime: SeededRuntime) -> None:
+async def test_a_wait_in_a_child_process_ends_when_another_worker_starts(
+    runtime: SeededRuntime,
+) -> None:
     store = SharedStore(runtime)
     apart = Apart(store, runtime)
     async with apart.parent, apart.child, apart.parent.worker(slots=1):
@@ -158,7 +160,7 @@ async def test_a_wait_in_a_child_is_over_when_another_worker_comes(runtime: Seed
 
 
 @seeded
-async def test_the_cap_of_the_pool_may_be_what_is_held(runtime: SeededRuntime) -> None:
+async def test_a_deadlock_over_the_pool_cap_is_detected(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     app.pool("work", max_concurrent=1)
     family = Family(app, runtime)
@@ -180,7 +182,7 @@ async def never_within(
 
 
 @seeded
-async def test_a_worker_of_another_process_with_a_busy_slot_is_hope(
+async def test_a_busy_slot_of_another_process_prevents_a_deadlock_report(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -200,7 +202,7 @@ async def test_a_worker_of_another_process_with_a_busy_slot_is_hope(
 
 
 @seeded
-async def test_a_worker_that_comes_in_time_is_enough(runtime: SeededRuntime) -> None:
+async def test_a_worker_that_starts_in_time_prevents_a_deadlock(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     one, other = StoreApp(store, runtime), StoreApp(store, runtime)
     families = [Family(app, runtime) for app in (one, other)]
@@ -214,7 +216,7 @@ async def test_a_worker_that_comes_in_time_is_enough(runtime: SeededRuntime) -> 
 
 
 @seeded
-async def test_inner_jobs_with_a_worker_of_their_own_go_on(runtime: SeededRuntime) -> None:
+async def test_inner_jobs_with_their_own_worker_complete(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     family = Family(app, runtime, inner_pool="inner")
     async with app, app.worker(slots=2, pools=["work"]), app.worker(slots=1, pools=["inner"]):
@@ -239,7 +241,7 @@ async def test_a_paused_pool_and_a_pool_without_a_worker_are_no_deadlock(
 
 
 @seeded
-async def test_a_wait_with_a_time_limit_is_left_alone(runtime: SeededRuntime) -> None:
+async def test_a_wait_with_a_timeout_is_not_a_deadlock(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     ended: list[type[BaseException]] = []
 
@@ -281,7 +283,7 @@ async def test_a_turn_of_the_session_of_the_job_that_awaits_it_is_a_deadlock(
 
 
 @seeded
-async def test_explain_says_that_all_slots_are_held_by_jobs_that_wait(
+async def test_explain_reports_that_all_slots_are_held_by_waiting_jobs(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -303,7 +305,7 @@ async def test_explain_says_that_all_slots_are_held_by_jobs_that_wait(
 
 
 @seeded
-async def test_what_was_written_down_is_gone_when_no_job_waits(runtime: SeededRuntime) -> None:
+async def test_wait_records_are_deleted_when_no_job_waits(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime, events=Events())
     family = Family(app, runtime)

@@ -55,7 +55,7 @@ async def test_a_declaration_that_changes_settings_of_another_app_is_warned_of_o
     )
 
 
-async def test_values_that_read_alike_are_told_apart(
+async def test_settings_with_the_same_short_form_are_shown_with_their_difference(
     shared_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for weight in (2, 3):
@@ -82,7 +82,7 @@ async def test_a_pool_that_was_only_used_before_is_declared_without_a_warning(
     assert warned(caplog) == []
 
 
-async def test_a_pool_that_a_process_resizes_itself_is_not_warned_of(
+async def test_a_pool_resized_by_its_own_process_logs_no_warning(
     shared_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = Pool("p", scope="pipeline", scope_id="x", store=shared_url, max_concurrent=2)

@@ -117,7 +117,7 @@ async def test_a_task_in_a_process_gets_and_returns_data_and_sees_its_token(url:
         assert len(set(tokens)) == 3
 
 
-async def test_what_a_task_raised_in_its_process_is_raised_here(url: str) -> None:
+async def test_an_error_raised_in_a_process_task_is_raised_to_the_caller(url: str) -> None:
     app = App(url)
     fail = app.task(run_in="process", retry=farm_tasks.fail._changes["retry"])(farm_tasks.fail.fn)
     async with app, app.worker():
@@ -136,7 +136,7 @@ async def test_a_task_in_a_process_is_asked_to_stop(url: str) -> None:
         assert ticket.status in (Status.CANCELLED, Status.COMPLETED)
 
 
-async def test_a_process_that_dies_under_its_job_is_found_out_and_the_job_given_up_at_last(
+async def test_a_child_that_dies_under_its_job_is_detected_and_the_job_fails_at_last(
     url: str,
 ) -> None:
     heard = Heard()
@@ -167,7 +167,7 @@ async def test_a_job_that_is_suspected_runs_in_a_process_of_its_own(
         assert token is not None
 
 
-async def test_a_suspect_that_no_process_can_find_runs_in_company(url: str) -> None:
+async def test_a_suspect_that_no_child_can_import_runs_in_the_worker(url: str) -> None:
     app = App(url)
 
     @app.task(name="local")
@@ -224,7 +224,7 @@ def insist(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(("told", "drain"), [(1, 0.2), (2, 1000.0)], ids=["once", "twice"])
-async def test_a_worker_that_is_told_to_stop_gives_back_and_nothing_is_charged(
+async def test_a_stopped_worker_hands_jobs_back_uncharged(
     shared_url: str, tmp_path: Path, told: int, drain: float
 ) -> None:
     app = app_of(shared_url)
@@ -248,7 +248,7 @@ async def test_a_worker_that_is_told_to_stop_gives_back_and_nothing_is_charged(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_has_a_store_of_its_own(shared_url: str, tmp_path: Path) -> None:
+def test_a_forked_process_has_its_own_store_connection(shared_url: str, tmp_path: Path) -> None:
     script = f"""
 import asyncio, os
 from poolhand.app import App

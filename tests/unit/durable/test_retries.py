@@ -66,7 +66,7 @@ async def test_a_retry_that_succeeds_leaves_no_error(runtime: SeededRuntime) -> 
 
 
 @seeded
-async def test_the_pool_says_how_often_its_tasks_are_tried(runtime: SeededRuntime) -> None:
+async def test_the_pool_sets_the_retry_policy_of_its_tasks(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     app.pool("once", retry=Retry(attempts=1))
 
@@ -86,7 +86,7 @@ async def test_the_pool_says_how_often_its_tasks_are_tried(runtime: SeededRuntim
 
 
 @seeded
-async def test_an_error_named_as_permanent_is_not_tried_again(runtime: SeededRuntime) -> None:
+async def test_a_permanent_error_is_not_retried(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="fail", retry=Retry(attempts=5, give_up_on=(LookupError,)))
@@ -116,7 +116,7 @@ async def test_dead_jobs_are_listed(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_the_death_of_a_job_is_told_before_a_drain_is_over(runtime: SeededRuntime) -> None:
+async def test_on_dead_is_called_before_a_drain_has_ended(runtime: SeededRuntime) -> None:
     heard = Heard()
     app = App("memory://", runtime=runtime, events=heard.events)
     dead: list[Job] = []
@@ -171,7 +171,7 @@ async def test_a_callback_that_does_not_end_is_stopped_with_the_drain(
 
 @seeded
 @large
-async def test_a_task_that_no_worker_knows_waits_says_so_and_runs_when_its_worker_comes(
+async def test_a_task_without_a_worker_waits_is_reported_and_runs_when_one_starts(
     runtime: SeededRuntime,
 ) -> None:
     store, heard = SharedStore(runtime), Heard()

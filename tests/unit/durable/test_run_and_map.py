@@ -29,7 +29,7 @@ def doubler(app: App, **options: Any) -> Any:
     return double
 
 
-async def test_run_returns_the_value_or_raises_what_the_job_did(url: str) -> None:
+async def test_run_returns_the_value_or_raises_the_error_of_the_job(url: str) -> None:
     app = App(url)
     double = doubler(app)
     async with app, app.worker():
@@ -70,7 +70,7 @@ async def test_map_returns_values_in_the_order_of_the_items(url: str) -> None:
         assert await double.with_options(key="k").map([]) == []
 
 
-async def test_errors_stand_among_the_values_if_asked_for(url: str) -> None:
+async def test_with_return_exceptions_errors_are_among_the_values(url: str) -> None:
     app = App(url)
     double = doubler(app)
     async with app, app.worker():
@@ -153,11 +153,11 @@ def test_a_pool_without_a_cap_has_a_wide_window() -> None:
         (4, fail_fast(), 4),
     ],
 )
-def test_the_window_is_what_slots_and_queue_can_take(slots: Any, policy: Any, window: int) -> None:
+def test_the_window_is_as_large_as_slots_and_queue(slots: Any, policy: Any, window: int) -> None:
     assert map_window(slots, policy) == window
 
 
-async def test_an_item_is_submitted_once_though_its_job_asked_for_retries(url: str) -> None:
+async def test_an_item_is_submitted_once_though_its_job_is_retried(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
@@ -187,7 +187,7 @@ async def test_a_map_inside_a_job_submits_for_that_job(url: str) -> None:
     assert [job.submitted_by.partition("-")[0] for job in inner] == ["worker"] * 2
 
 
-async def test_a_map_adds_no_events_and_no_pools_of_its_own() -> None:
+async def test_a_map_emits_only_job_events_and_registers_no_pool() -> None:
     heard = Heard()
     app = App("memory://", events=heard.events)
     double = doubler(app)
@@ -228,7 +228,7 @@ async def test_arguments_that_do_not_fit_end_a_map(url: str) -> None:
         assert isinstance((await double.map(["two"], return_exceptions=True))[0], UsageError)
 
 
-async def test_run_raises_what_keeps_a_job_out(url: str) -> None:
+async def test_run_raises_the_rejection_of_its_job(url: str) -> None:
     app = App(url)
     app.pool("capped", max_concurrent=1, backpressure=bounded(1, on_full="drop_newest"))
     double = doubler(app, pool="capped")

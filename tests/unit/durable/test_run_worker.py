@@ -18,12 +18,12 @@ from poolhand.views import Status, WorkerReport
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-async def test_it_does_not_block_a_loop() -> None:
+async def test_run_worker_on_a_loop_is_refused() -> None:
     with pytest.raises(UsageError, match=r"use `async with app\.worker"):
         App("memory://").run_worker()
 
 
-def test_it_wants_the_main_thread() -> None:
+def test_run_worker_needs_the_main_thread() -> None:
     found: list[BaseException] = []
 
     def run() -> None:
@@ -47,7 +47,7 @@ def test_it_wants_the_main_thread() -> None:
     ],
     ids=["slots", "pools", "timeout"],
 )
-def test_its_options_are_checked(options: Any, said: str) -> None:
+def test_run_worker_checks_its_options(options: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         App("memory://").run_worker(**options)
 
@@ -59,7 +59,7 @@ def stopped(app: App) -> WorkerReport:
     return report
 
 
-def test_jobs_run_until_a_signal_comes(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_run_until_a_signal_arrives(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     app = App(url)
 
     @app.task(name="stop")
@@ -93,7 +93,7 @@ def test_a_signal_before_the_start_ends_the_start(capsys: pytest.CaptureFixture[
     )
 
 
-def test_the_start_says_which_file_a_relative_url_means(
+def test_the_start_logs_which_file_a_relative_url_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,7 +145,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     asyncio.run(app.close())
 
 
-def test_a_worker_that_cannot_start_leaves_the_handlers_as_they_were(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_restores_the_signal_handlers(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path}")
     before = [signal.getsignal(one) for one in STOPS]
     with pytest.raises(Exception, match=str(tmp_path)):
@@ -153,7 +153,7 @@ def test_a_worker_that_cannot_start_leaves_the_handlers_as_they_were(tmp_path: P
     assert [signal.getsignal(one) for one in STOPS] == before
 
 
-def test_jobs_go_on_when_it_runs_again(shared_url: str) -> None:
+def test_run_worker_can_run_again(shared_url: str) -> None:
     app = App(shared_url)
 
     @app.task(name="stop")

@@ -60,7 +60,7 @@ async def test_a_scheduled_task_is_called_with_its_arguments(runtime: SeededRunt
     assert first.id.startswith("report:every 10 s#")
 
 
-def test_the_same_arguments_are_the_same_schedule_however_they_are_given() -> None:
+def test_equal_arguments_are_the_same_schedule_in_any_form() -> None:
     app = App("memory://")
 
     @app.task(name="report")
@@ -84,7 +84,7 @@ def test_the_same_arguments_are_the_same_schedule_however_they_are_given() -> No
         ((object(),), {}, "a call of report"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_where_they_are_declared(
+def test_arguments_that_do_not_fit_are_refused_at_declaration(
     args: Any, kwargs: Any, fault: str
 ) -> None:
     app = App("memory://")
@@ -118,7 +118,7 @@ def test_a_type_that_is_defined_later_is_checked_when_a_worker_starts() -> None:
 
 
 @seeded
-async def test_a_paused_schedule_rests_in_all_processes_and_after_a_restart(
+async def test_a_paused_schedule_is_paused_in_all_processes_and_after_a_restart(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -188,7 +188,7 @@ async def test_a_renewal_does_not_pause_a_schedule_again(
 
 @pytest.mark.parametrize("paused", [True, False])
 @seeded
-async def test_a_name_means_the_schedule_that_is_declared_not_one_that_a_deploy_has_replaced(
+async def test_a_schedule_name_means_the_declared_schedule_not_a_replaced_one(
     runtime: SeededRuntime, monkeypatch: pytest.MonkeyPatch, paused: bool
 ) -> None:
     monkeypatch.setattr("poolhand.operate.schedules.STALE", timedelta(seconds=60))
@@ -220,7 +220,7 @@ async def test_a_name_means_the_schedule_that_is_declared_not_one_that_a_deploy_
 @pytest.mark.parametrize("works", [True, False])
 @seeded
 @large
-async def test_a_resumed_schedule_goes_on_with_its_next_moment(
+async def test_a_resumed_schedule_continues_with_its_next_moment(
     runtime: SeededRuntime, works: bool
 ) -> None:
     store = SharedStore(runtime)
@@ -249,7 +249,7 @@ async def test_a_resumed_schedule_goes_on_with_its_next_moment(
 
 
 @seeded
-async def test_pausing_twice_is_one_pause_and_all_acts_are_in_the_audit_log(
+async def test_pausing_twice_is_one_pause_and_all_actions_are_audited(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -300,7 +300,7 @@ async def test_a_trigger_submits_one_job_with_the_arguments_each_time(
 
 
 @seeded
-async def test_a_trigger_that_the_pool_refuses_says_so(runtime: SeededRuntime) -> None:
+async def test_a_trigger_refused_by_the_pool_is_reported(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     app.pool("one", max_concurrent=1, backpressure=fail_fast())
 
@@ -370,7 +370,7 @@ async def test_a_schedule_that_an_older_version_wrote_can_be_seen_and_paused(
 
 @pytest.mark.parametrize("act", ["pause_schedule", "resume_schedule", "trigger_schedule"])
 @seeded
-async def test_it_must_be_clear_which_schedule_is_meant_and_who_acts(
+async def test_an_ambiguous_schedule_or_a_missing_actor_is_refused(
     runtime: SeededRuntime, act: str
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -389,7 +389,7 @@ async def test_it_must_be_clear_which_schedule_is_meant_and_who_acts(
 
 
 @seeded
-async def test_what_a_newer_version_wrote_of_a_pause_stops_no_schedule(
+async def test_a_pause_record_of_a_newer_version_stops_no_schedule(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -417,7 +417,7 @@ def _put(key: str, value: object) -> Put:
     return Put(key, msgspec.json.encode(value))
 
 
-def test_a_pause_says_up_to_when_nothing_runs() -> None:
+def test_a_pause_skips_moments_until_it_ends() -> None:
     at = datetime.fromisoformat("2030-05-01T12:00Z")
     now = at + timedelta(hours=1)
     assert SchedulePause(True, at, BY).until(now) == now

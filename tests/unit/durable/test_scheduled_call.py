@@ -76,7 +76,7 @@ async def test_code_of_arguments_never_runs_on_the_thread_of_the_store(
 
 
 @seeded
-async def test_each_moment_of_a_signed_schedule_has_a_signature_of_its_own(
+async def test_each_run_of_a_signed_schedule_has_its_own_signature(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime, wire=Wire(ring=RING))
@@ -96,7 +96,7 @@ async def test_each_moment_of_a_signed_schedule_has_a_signature_of_its_own(
 
 
 @seeded
-async def test_a_moment_does_not_bring_the_context_of_the_code_that_starts_a_worker(
+async def test_a_scheduled_job_does_not_get_the_context_of_the_worker_start(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)

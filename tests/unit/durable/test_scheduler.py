@@ -53,7 +53,7 @@ def expected(began: datetime, ended: datetime, seconds: int) -> list[datetime]:
 
 
 @seeded
-async def test_each_moment_runs_once_over_all_processes(runtime: SeededRuntime) -> None:
+async def test_each_moment_runs_once_across_all_processes(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     store.lag = lambda: runtime.random.uniform(0, 0.3)
     ran: list[datetime] = []
@@ -70,7 +70,7 @@ async def test_each_moment_runs_once_over_all_processes(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
+async def test_a_slow_process_never_overwrites_newer_schedule_records(
     runtime: SeededRuntime,
 ) -> None:
     class Slow(SharedStore):
@@ -101,7 +101,7 @@ async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
 
 
 @seeded
-async def test_a_moment_is_not_late(runtime: SeededRuntime) -> None:
+async def test_scheduled_jobs_start_on_time(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     late: list[float] = []
 
@@ -117,7 +117,9 @@ async def test_a_moment_is_not_late(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_another_process_goes_on_where_one_has_died(runtime: SeededRuntime) -> None:
+async def test_another_process_continues_the_schedules_of_a_dead_one(
+    runtime: SeededRuntime,
+) -> None:
     store = SharedStore(runtime)
     first, second = StoreApp(store, runtime), StoreApp(store, runtime)
     ran: list[datetime] = []
@@ -141,7 +143,7 @@ async def test_another_process_goes_on_where_one_has_died(runtime: SeededRuntime
 @pytest.mark.parametrize(
     ("missed", "first"), [("once", [60]), ("skip", []), ("all", [10, 20, 30, 40, 50, 60])]
 )
-async def test_what_was_missed_while_nobody_worked_runs_by_its_policy(
+async def test_moments_missed_without_a_worker_run_by_the_missed_policy(
     runtime: SeededRuntime, missed: str, first: list[int]
 ) -> None:
     store = SharedStore(runtime)
@@ -159,7 +161,7 @@ async def test_what_was_missed_while_nobody_worked_runs_by_its_policy(
 
 
 @seeded
-async def test_what_is_too_much_to_make_up_for_is_told(runtime: SeededRuntime) -> None:
+async def test_too_many_missed_moments_are_reported(runtime: SeededRuntime) -> None:
     heard = Heard()
     app = App("memory://", runtime=runtime, events=heard.events)
     ran: list[datetime] = []
@@ -175,7 +177,7 @@ async def test_what_is_too_much_to_make_up_for_is_told(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothing(
+async def test_a_process_that_dies_between_submit_and_record_submits_nothing_twice(
     runtime: SeededRuntime,
 ) -> None:
     class Forgetful(SharedStore):
@@ -209,7 +211,7 @@ async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothi
 
 
 @seeded
-async def test_a_store_that_is_away_is_told_and_asked_again(runtime: SeededRuntime) -> None:
+async def test_an_unavailable_store_is_reported_and_retried(runtime: SeededRuntime) -> None:
     store, heard = SharedStore(runtime), Heard()
     app = StoreApp(store, runtime, events=heard.events)
     ran: list[datetime] = []
@@ -234,7 +236,7 @@ async def filled(block: Any, gate: Gate) -> list[Ticket[None]]:
 
 
 @seeded
-async def test_a_full_pool_is_told_and_tried_again_until_it_takes_the_moment(
+async def test_a_full_pool_is_reported_and_retried_until_it_accepts_the_job(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -296,7 +298,7 @@ async def _pass() -> None: ...
 
 
 @seeded
-async def test_a_clock_that_is_set_forth_and_back_loses_and_doubles_nothing(
+async def test_a_clock_set_forward_and_back_loses_and_repeats_nothing(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -321,7 +323,7 @@ async def test_a_clock_that_is_set_forth_and_back_loses_and_doubles_nothing(
 
 
 @seeded
-async def test_a_task_may_bear_several_schedules(runtime: SeededRuntime) -> None:
+async def test_a_task_may_have_several_schedules(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     keys: list[str] = []
 
@@ -371,7 +373,7 @@ async def test_a_schedule_runs_while_there_is_a_worker_and_only_then(
 
 
 @seeded
-async def test_a_schedule_that_is_declared_late_is_taken_up(runtime: SeededRuntime) -> None:
+async def test_a_schedule_declared_after_the_worker_started_runs(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     ran: list[datetime] = []
     async with app, app.worker():
@@ -383,7 +385,7 @@ async def test_a_schedule_that_is_declared_late_is_taken_up(runtime: SeededRunti
 
 
 @seeded
-async def test_a_schedule_of_an_hour_asks_the_store_nothing_in_between(
+async def test_an_hourly_schedule_sends_no_queries_in_between(
     runtime: SeededRuntime,
 ) -> None:
     class Counting(SharedStore):
@@ -402,7 +404,7 @@ async def test_a_schedule_of_an_hour_asks_the_store_nothing_in_between(
 
 
 @seeded
-async def test_a_job_of_a_schedule_says_who_submitted_it(runtime: SeededRuntime) -> None:
+async def test_a_scheduled_job_names_the_schedule_as_its_submitter(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     clock(app, [], 10)
     async with app, app.worker():
@@ -432,7 +434,7 @@ async def test_schedules_run_over_every_store(url: str) -> None:
     assert all(one.tzinfo is UTC for one in ran)
 
 
-def test_what_is_scheduled_is_a_task_as_before() -> None:
+def test_a_schedule_decorator_returns_the_task() -> None:
     app = App("memory://")
     task = app.task(name="pass")(_pass)
     assert app.every(5)(app.cron("0 2 * * *")(task)) is task
@@ -453,7 +455,7 @@ def takes_none(name: str = "x", *rest: str, **more: str) -> None: ...
 
 
 @pytest.mark.parametrize("how", [lambda app: app.every(5), lambda app: app.cron("0 2 * * *")])
-def test_a_task_that_needs_arguments_is_refused(how: Callable[[App], Any]) -> None:
+def test_a_schedule_without_required_arguments_is_refused(how: Callable[[App], Any]) -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="or give its parameters defaults"):
         how(app)(app.task(takes_one))
@@ -472,7 +474,7 @@ def test_a_task_that_needs_arguments_is_refused(how: Callable[[App], Any]) -> No
         (lambda app: app.every(5)(App("memory://").task(_pass)), "one of another app"),
     ],
 )
-def test_a_wrong_schedule_is_refused_where_it_is_declared(
+def test_an_invalid_schedule_is_refused_at_declaration(
     declare: Callable[[App], Any], text: str
 ) -> None:
     with pytest.raises(UsageError, match=text):
@@ -486,7 +488,7 @@ def test_a_schedule_below_its_task_is_refused_as_it_would_miss_the_options() -> 
         app.worker()
 
 
-def test_an_agent_is_not_scheduled() -> None:
+def test_scheduling_an_agent_is_refused() -> None:
     app = App("memory://")
 
     @app.agent(name="talk")
@@ -503,7 +505,7 @@ def test_a_name_that_leaves_no_room_for_the_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"key_ttl": 60}, {"max_keys": 10}])
-async def test_a_pool_that_forgets_keys_too_soon_is_refused(options: dict[str, Any]) -> None:
+async def test_a_pool_whose_key_ttl_is_too_short_is_refused(options: dict[str, Any]) -> None:
     app = App("memory://")
     app.every(5)(app.task(pool="short")(_pass))
     app.pool("short", **options)
@@ -512,7 +514,7 @@ async def test_a_pool_that_forgets_keys_too_soon_is_refused(options: dict[str, A
             pass
 
 
-def test_the_zone_is_a_setting_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_time_zone_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POOLHAND_TIMEZONE", "Asia/Tokyo")
     app = App("memory://")
     app.cron("0 2 * * *")(app.task(_pass))

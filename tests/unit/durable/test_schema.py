@@ -49,7 +49,7 @@ def test_arguments_are_described_by_a_json_schema() -> None:
     assert order["properties"]["models"]["items"]["properties"]["title"]["type"] == "string"
 
 
-def test_references_of_nested_models_lead_somewhere() -> None:
+def test_references_of_nested_models_resolve() -> None:
     class Inner(BaseModel):
         number: int
 
@@ -79,7 +79,7 @@ class Completed(BaseModel):
         return {"name": "", **given}
 
 
-def test_required_fields_that_may_come_under_another_name_are_noted() -> None:
+def test_required_fields_with_an_alias_are_noted() -> None:
     def call(one: Aliased, other: Completed, plain: Model, both: Aliased | Model) -> None: ...
 
     schema = code(call).arguments()
@@ -93,7 +93,7 @@ def test_required_fields_that_may_come_under_another_name_are_noted() -> None:
     assert schema_fault({}, found[1], schema, "other") is None
 
 
-def test_notes_beside_a_schema_do_not_change_the_version_of_a_task() -> None:
+def test_notes_in_a_schema_do_not_change_the_version_of_a_task() -> None:
     def call(one: Aliased) -> None: ...
 
     noted = arguments_schema(code(call).signature)
@@ -109,7 +109,7 @@ def test_a_type_without_a_schema_allows_anything() -> None:
     assert properties == {"one": {}, "number": {"type": "integer"}}
 
 
-def test_the_same_parameters_are_the_same_version_whatever_their_defaults_are() -> None:
+def test_defaults_and_return_type_do_not_change_the_version_of_a_task() -> None:
     def one(number: int, note: object = object()) -> int:
         return number
 
@@ -158,7 +158,7 @@ def test_a_field_more_in_a_type_is_another_version() -> None:
     assert of(Narrow).version != of(Wide).version
 
 
-def test_a_worker_that_takes_less_is_another_version() -> None:
+def test_a_smaller_payload_limit_is_a_different_version() -> None:
     def plain(number: int) -> None: ...
 
     small = Wire(limits=Limits(payload=1000))

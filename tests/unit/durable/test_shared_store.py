@@ -44,7 +44,7 @@ class Pair:
         return number
 
 
-async def test_a_pool_is_capped_over_both(shared_url: str) -> None:
+async def test_a_pool_cap_applies_across_both_apps(shared_url: str) -> None:
     pair = Pair(shared_url, max_concurrent=2)
     one, two = pair.apps
     async with one, two, one.worker(4), two.worker(4):
@@ -93,7 +93,7 @@ async def test_a_submitter_of_one_waits_for_a_place_that_the_other_frees(shared_
     assert pair.ran == [0, 1, 2, 3]
 
 
-async def test_a_parked_submitter_that_leaves_is_forgotten(shared_url: str) -> None:
+async def test_a_blocked_submitter_that_leaves_is_withdrawn(shared_url: str) -> None:
     pair = Pair(shared_url, max_concurrent=1, backpressure=bounded(1, wait_timeout=0.2))
     one = pair.apps[0]
     async with one:
@@ -105,7 +105,7 @@ async def test_a_parked_submitter_that_leaves_is_forgotten(shared_url: str) -> N
         assert (row.queued, row.blocked_submitters) == (1, 0)
 
 
-async def test_the_other_hears_of_an_end_without_asking_for_long(shared_url: str) -> None:
+async def test_the_other_app_is_notified_of_an_end_without_polling(shared_url: str) -> None:
     pair = Pair(shared_url, max_concurrent=3)
     pair.opened.set()
     one, two = pair.apps
@@ -170,7 +170,7 @@ async def test_code_in_a_thread_that_does_not_stop_counts_until_it_ends(url: str
         assert await second is False
 
 
-async def test_what_was_kept_goes_on_with_the_next_app(shared_url: str) -> None:
+async def test_stored_jobs_continue_with_the_next_app(shared_url: str) -> None:
     pair = Pair(shared_url, max_concurrent=2)
     one, two = pair.apps
     async with one, one.worker(drain_timeout=0):

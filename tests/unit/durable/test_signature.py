@@ -32,7 +32,7 @@ def everything(
 def unheard(a: Point, b: Unheard) -> Unheard: ...  # type: ignore[empty-body]
 
 
-def test_a_call_is_kept_by_the_names_of_its_arguments() -> None:
+def test_a_call_is_stored_by_parameter_name() -> None:
     signature = Signature(everything, "task")
     point = Point(1)
     assert signature.bind((1, point), {}) == ("task", ["a", "b"], {"a": 1, "b": point})
@@ -51,7 +51,7 @@ def test_a_call_is_kept_by_the_names_of_its_arguments() -> None:
     ],
     ids=["positional", "named", "all"],
 )
-def test_what_was_bound_is_called_the_same(args: Any, kwargs: Any) -> None:
+def test_a_bound_call_unbinds_to_the_same_arguments(args: Any, kwargs: Any) -> None:
     signature = Signature(everything, "task")
     expected = signature._signature.bind(*args, **kwargs)
     found = signature._signature.bind(
@@ -63,9 +63,7 @@ def test_what_was_bound_is_called_the_same(args: Any, kwargs: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs"), [((), {}), ((1,), {}), ((), {"a": 1, "b": 2}), ((1, 2), {"b": 3})], ids=str
 )
-def test_what_a_function_does_not_take_is_refused_with_its_signature(
-    args: Any, kwargs: Any
-) -> None:
+def test_arguments_that_do_not_fit_are_refused_with_the_signature(args: Any, kwargs: Any) -> None:
     with pytest.raises(UsageError, match=r"task\(a: 'int', /, b: 'Point'.* cannot be called so"):
         Signature(everything, "task").bind(args, kwargs)
 
@@ -89,7 +87,7 @@ def test_all_missing_and_unexpected_arguments_are_named(args: Any, kwargs: Any, 
     assert re.search(text, caught.value.message)
 
 
-def test_types_are_those_of_the_parameters() -> None:
+def test_argument_types_are_those_of_the_parameters() -> None:
     hints = Signature(everything, "task")._hints()
     assert hints[2] == {
         "a": int,
@@ -122,7 +120,7 @@ def test_a_decorated_function_has_the_types_of_the_one_inside() -> None:
         signature.bind((), {})
 
 
-def test_only_plain_values_of_the_very_type_are_sure_to_fit() -> None:
+def test_only_plain_values_of_the_exact_type_skip_the_check() -> None:
     def call(a: int, b: str, c: Any, d: float = 0.0) -> None: ...
 
     signature = Signature(call, "task")
@@ -136,7 +134,7 @@ def test_only_plain_values_of_the_very_type_are_sure_to_fit() -> None:
         assert signature.check_call(signature.bind(args, {})) is sure
 
 
-def test_only_plain_results_of_the_very_type_are_sure_to_be_read() -> None:
+def test_only_plain_results_of_the_exact_type_skip_the_check() -> None:
     def signature(hint: Any) -> Signature:
         def call() -> Any: ...
 
@@ -157,7 +155,7 @@ def test_only_plain_results_of_the_very_type_are_sure_to_be_read() -> None:
         assert [value for value in unsure if found.check_result(value)] == []
 
 
-def test_a_kept_call_that_does_not_fit_any_more_says_what_is_wrong() -> None:
+def test_a_stored_call_that_no_longer_fits_reports_the_reason() -> None:
     def before(a: int, b: int = 2) -> None: ...
 
     def after(a: int, c: int) -> None: ...
@@ -167,7 +165,7 @@ def test_a_kept_call_that_does_not_fit_any_more_says_what_is_wrong() -> None:
         Signature(after, "task").unbind(kept)
 
 
-def test_a_kept_call_follows_parameters_that_moved() -> None:
+def test_a_stored_call_still_fits_when_parameters_are_reordered() -> None:
     def before(a: int, b: int) -> None: ...
 
     def after(b: int, *, a: int, c: int = 3) -> None: ...
@@ -176,6 +174,6 @@ def test_a_kept_call_follows_parameters_that_moved() -> None:
     assert Signature(after, "task").unbind(kept) == ([2], {"a": 1})
 
 
-def test_what_has_no_signature_is_no_task() -> None:
+def test_a_callable_without_a_signature_is_refused() -> None:
     with pytest.raises(UsageError, match="has no signature"):
         Signature(type, "task")

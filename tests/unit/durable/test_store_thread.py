@@ -31,7 +31,7 @@ def store_thread_of(runtime: Runtime, heard: Heard | None = None) -> StoreThread
     return StoreThread(MemoryStore(runtime), runtime, (heard or Heard()).events)
 
 
-async def test_an_answer_comes_to_the_loop_that_asked() -> None:
+async def test_an_answer_is_returned_on_the_calling_loop() -> None:
     store_thread = store_thread_of(Runtime())
 
     async def where() -> str:
@@ -61,7 +61,7 @@ class Asked(MemoryStore):
         return await super().add(batches)
 
 
-async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_keeper() -> None:
+async def test_a_call_on_the_store_thread_does_not_run_in_the_context_of_its_caller() -> None:
     found: list[str] = []
     runtime = Runtime()
     store = Asked(runtime, found)
@@ -80,7 +80,7 @@ async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_kee
     assert found == ["none"] * 4
 
 
-async def test_a_closed_keeper_answers_with_an_error() -> None:
+async def test_a_closed_store_thread_raises_unavailable() -> None:
     before = set(threading.enumerate())
     store_thread = store_thread_of(Runtime())
     await store_thread.ask(nothing)
@@ -101,7 +101,7 @@ async def test_a_closed_keeper_answers_with_an_error() -> None:
 
 
 @seeded
-async def test_everybody_who_asks_while_it_is_closed_is_answered(runtime: SeededRuntime) -> None:
+async def test_every_call_made_during_a_close_is_answered(runtime: SeededRuntime) -> None:
     for _ in range(20):
         store_thread = store_thread_of(runtime)
 
@@ -121,7 +121,7 @@ async def test_everybody_who_asks_while_it_is_closed_is_answered(runtime: Seeded
         assert {type(one) for one in found} <= {str, tuple, Unavailable}
 
 
-async def test_threads_that_ask_while_it_is_closed_are_answered() -> None:
+async def test_calls_from_threads_during_a_close_are_answered() -> None:
     store_thread = store_thread_of(Runtime())
     found: list[str] = []
     started = threading.Semaphore(0)
@@ -145,7 +145,7 @@ async def test_threads_that_ask_while_it_is_closed_are_answered() -> None:
     assert found == ["refused"] * 4
 
 
-async def test_closing_goes_on_when_whoever_asked_for_it_leaves() -> None:
+async def test_closing_continues_when_its_caller_is_cancelled() -> None:
     store_thread = store_thread_of(Runtime())
     proceed = threading.Event()
 
@@ -164,7 +164,7 @@ async def test_closing_goes_on_when_whoever_asked_for_it_leaves() -> None:
 
 
 @seeded
-async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRuntime) -> None:
+async def test_a_failed_background_call_is_reported(runtime: SeededRuntime) -> None:
     heard = Heard()
     store_thread = store_thread_of(runtime, heard)
 
@@ -179,7 +179,7 @@ async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRunt
 
 
 @seeded
-async def test_only_a_store_that_is_asked_again_is_said_to_be_tried_again(
+async def test_only_a_retried_call_is_logged_as_retried(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     store_thread = store_thread_of(runtime)
@@ -203,7 +203,7 @@ async def test_only_a_store_that_is_asked_again_is_said_to_be_tried_again(
 
 
 @seeded
-async def test_what_goes_on_begins_anew_after_a_failure_and_ends_when_it_is_done(
+async def test_a_background_loop_restarts_after_a_failure_and_ends_when_done(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -224,7 +224,7 @@ async def test_what_goes_on_begins_anew_after_a_failure_and_ends_when_it_is_done
 
 
 @seeded
-async def test_what_goes_on_ends_with_the_keeper(runtime: SeededRuntime) -> None:
+async def test_a_background_loop_ends_with_the_store_thread(runtime: SeededRuntime) -> None:
     store_thread = store_thread_of(runtime)
     ended: list[str] = []
 
@@ -259,7 +259,7 @@ class Interrupting(Runtime):
         return loop
 
 
-def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
+def test_ctrl_c_during_a_wake_up_does_not_leave_the_store_thread_asleep() -> None:
     runtime = Interrupting()
     store_thread = StoreThread(MemoryStore(runtime), runtime, Heard().events)
     asked: list[str] = []
@@ -292,7 +292,7 @@ async def test_a_store_is_asked_in_the_order_of_the_askers(runtime: SeededRuntim
     await store_thread.close(store_thread.stop)
 
 
-def test_the_wrong_store_is_told() -> None:
+def test_an_invalid_store_url_is_refused() -> None:
     for url in ("jobs.db", "sqlite://jobs.db", "sqlite:///", ""):
         with pytest.raises(UsageError, match=r"give memory://, sqlite:///file\.db"):
             App(url)

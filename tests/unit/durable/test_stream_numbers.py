@@ -19,7 +19,7 @@ async def test_the_last_number_is_found_from_wherever_one_begins(count: int) -> 
         assert await last_number(store, "s", least) == count
 
 
-async def test_what_was_forgotten_counts() -> None:
+async def test_trimmed_lines_count_towards_the_last_number() -> None:
     store = MemoryStore(Runtime())
     await store.open()
     await store.append([LogLine("s", "kind", b"")] * 100)

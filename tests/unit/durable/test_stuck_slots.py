@@ -71,7 +71,7 @@ async def test_a_job_that_waits_behind_stuck_slots_names_the_code_that_holds_the
             await connection.thread.ask(look)
 
 
-async def test_a_pool_whose_cap_is_used_by_stuck_code_says_so() -> None:
+async def test_explain_reports_a_pool_whose_cap_is_used_by_stuck_code() -> None:
     app = App("memory://")
     app.pool("default", max_concurrent=1)
     async with behind_stuck_code(app) as (stuck, waits, _):

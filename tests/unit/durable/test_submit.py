@@ -58,7 +58,7 @@ def test_a_script_without_a_loop_can_submit_and_another_process_runs_it(url: str
     assert asyncio.run(main()) == [2, 3]
 
 
-async def test_a_loop_is_not_blocked_by_a_submit_for_threads() -> None:
+async def test_submit_sync_on_a_loop_is_refused() -> None:
     app = App("memory://")
     add = adder(app)
     with pytest.raises(UsageError, match=r"use await add\.submit"):
@@ -166,7 +166,7 @@ async def test_a_key_is_one_job_for_all_apps_of_a_store(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_key_whose_job_failed_runs_again_only_when_asked_to(
+async def test_a_key_whose_job_failed_runs_again_only_on_request(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -192,7 +192,7 @@ async def test_a_key_whose_job_failed_runs_again_only_when_asked_to(
 
 
 @seeded
-async def test_what_was_submitted_and_what_joined_it_is_told(runtime: SeededRuntime) -> None:
+async def test_submits_and_joins_emit_their_events(runtime: SeededRuntime) -> None:
     heard = Heard()
     app = App("memory://", runtime=runtime, events=heard.events)
     keyed = adder(app).with_options(idempotency_key="k")
@@ -204,7 +204,7 @@ async def test_what_was_submitted_and_what_joined_it_is_told(runtime: SeededRunt
 
 
 @seeded
-async def test_the_submits_of_one_moment_share_a_write(runtime: SeededRuntime) -> None:
+async def test_concurrent_submits_share_a_write(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     add = adder(app)
@@ -227,7 +227,7 @@ async def test_ids_sort_in_the_order_of_the_submits(url: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["key", "session", "tenant", "user", "idempotency_key"])
-async def test_what_no_store_can_write_is_told_where_it_is_given(field: str) -> None:
+async def test_a_text_that_no_store_can_write_is_refused_with_its_option(field: str) -> None:
     add = adder(App("memory://"))
     with pytest.raises(UsageError, match=f"{field}='.ud800' is not allowed; no store can keep it"):
         add.with_options(**{field: "\ud800"})
@@ -245,7 +245,7 @@ def test_names_are_texts_that_can_be_written() -> None:
 
 
 @seeded
-async def test_a_submit_that_a_store_breaks_on_does_not_break_those_beside_it(
+async def test_a_submit_that_the_store_fails_on_does_not_fail_its_neighbours(
     runtime: SeededRuntime,
 ) -> None:
     class Picky(SharedStore):

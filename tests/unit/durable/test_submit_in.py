@@ -54,7 +54,7 @@ async def result(app: App, id: str) -> Any:
     return await ticket
 
 
-async def test_a_job_comes_with_the_commit_and_runs_soon(shop: Shop) -> None:
+async def test_a_job_is_accepted_with_the_commit_and_runs_soon(shop: Shop) -> None:
     async with shop.app.worker(2):
         async with shop.connection.transaction():
             await shop.order(1)
@@ -64,7 +64,7 @@ async def test_a_job_comes_with_the_commit_and_runs_soon(shop: Shop) -> None:
     assert await shop.orders() == [1]
 
 
-async def test_what_is_rolled_back_leaves_no_job(shop: Shop) -> None:
+async def test_a_rolled_back_transaction_leaves_no_job(shop: Shop) -> None:
     transaction = shop.connection.transaction()
     await transaction.start()
     await shop.order(1)
@@ -74,7 +74,7 @@ async def test_what_is_rolled_back_leaves_no_job(shop: Shop) -> None:
     assert await shop.orders() == []
 
 
-async def test_an_open_transaction_keeps_nobody_else_waiting(shop: Shop) -> None:
+async def test_an_open_transaction_blocks_no_other_submit(shop: Shop) -> None:
     async with shop.app.worker(2), shop.connection.transaction():
         await shop.invoice.submit_in(shop.connection, 1)
         assert await (await shop.invoice.submit(2)) == 2
@@ -93,7 +93,7 @@ async def test_options_hold_as_in_any_submit(shop: Shop) -> None:
     assert (job.priority, job.tenant, job.session) == (3, "acme", "s")
 
 
-async def test_a_key_that_stands_for_another_job_gives_the_place_to_that(shop: Shop) -> None:
+async def test_a_key_of_an_existing_job_rejects_the_new_one(shop: Shop) -> None:
     keyed = shop.invoice.with_options(idempotency_key="k")
     async with shop.app.worker(2):
         async with shop.connection.transaction():
@@ -109,7 +109,7 @@ async def test_a_key_that_stands_for_another_job_gives_the_place_to_that(shop: S
     assert shop.done == [1]
 
 
-async def test_a_job_can_be_cancelled_before_it_has_come_in(shop: Shop) -> None:
+async def test_a_job_can_be_cancelled_before_it_is_admitted(shop: Shop) -> None:
     async with shop.connection.transaction():
         id = await shop.invoice.submit_in(shop.connection, 1)
     ticket = await shop.app.get(id)
@@ -129,7 +129,7 @@ async def test_a_pool_that_may_refuse_is_refused_before(shop: Shop) -> None:
                 await task.submit_in(shop.connection, 1)
 
 
-async def test_a_drop_policy_is_applied_when_it_comes_in(shop: Shop) -> None:
+async def test_a_drop_policy_is_applied_at_admission(shop: Shop) -> None:
     shop.app.pool("ring", backpressure=ring_buffer(1), max_concurrent=1)
     task = shop.app.task(pool="ring", name="ring")(shop.invoice.fn)
     async with shop.connection.transaction():
@@ -159,7 +159,7 @@ async def test_a_connection_to_another_database_is_refused(shop: Shop, schema: s
         await elsewhere.close()
 
 
-async def test_over_a_file_it_is_said_what_to_use(tmp_path: Any, shop: Shop) -> None:
+async def test_the_error_on_a_file_store_names_app_transaction(tmp_path: Any, shop: Shop) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     task = app.task(name="invoice")(shop.invoice.fn)
     async with app, shop.connection.transaction():
@@ -167,7 +167,7 @@ async def test_over_a_file_it_is_said_what_to_use(tmp_path: Any, shop: Shop) -> 
             await task.submit_in(shop.connection, 1)
 
 
-async def test_a_transaction_that_has_failed_says_so_in_our_words(shop: Shop) -> None:
+async def test_a_failed_transaction_raises_a_poolhand_error(shop: Shop) -> None:
     transaction = shop.connection.transaction()
     await transaction.start()
     with pytest.raises(asyncpg.PostgresError):
@@ -177,7 +177,7 @@ async def test_a_transaction_that_has_failed_says_so_in_our_words(shop: Shop) ->
     await transaction.rollback()
 
 
-async def test_a_turn_of_another_user_ends_as_rejected_when_it_comes_in(shop: Shop) -> None:
+async def test_a_turn_of_another_user_is_rejected_at_admission(shop: Shop) -> None:
     turn = shop.invoice.with_options(session="s", user="ana")
     other = shop.invoice.with_options(session="s", user="bob")
     async with shop.connection.transaction():

@@ -97,7 +97,7 @@ def test_many_threads_wait_at_once(url: str) -> None:
     assert values == list(range(1, 41))
 
 
-def test_a_wait_that_runs_out_says_why_and_leaves_the_job_be(url: str) -> None:
+def test_a_wait_that_times_out_gives_the_reason_and_leaves_the_job(url: str) -> None:
     app = App(url)
     add = adder(app)
     ticket = add.submit_sync(1)
@@ -152,7 +152,7 @@ def test_a_waiting_job_is_cancelled(url: str) -> None:
     closed(app)
 
 
-def test_the_status_is_asked_for(shared_url: str) -> None:
+def test_status_reads_the_store(shared_url: str) -> None:
     here, there = App(shared_url), App(shared_url)
     add, other = adder(here), adder(there)
     ticket = add.submit_sync(1)
@@ -177,7 +177,7 @@ def test_a_ticket_is_found_by_its_id(url: str) -> None:
     assert repr(found) == f"<SyncTicket {ticket.id} completed>"
 
 
-async def test_a_loop_is_never_blocked(url: str) -> None:
+async def test_blocking_calls_on_a_loop_are_refused(url: str) -> None:
     app = App(url)
     add = adder(app)
     ticket = await asyncio.to_thread(add.submit_sync, 1)
@@ -215,7 +215,7 @@ def nested(app: App, id: str) -> list[tuple[str | None, str]]:
     return app.core.slot.connection_sync().thread.ask_sync(found)
 
 
-def test_a_wait_of_a_job_in_a_thread_is_its_own() -> None:
+def test_a_wait_inside_a_thread_job_is_attributed_to_that_job() -> None:
     app = App("memory://")
     add = adder(app, pool="no worker")
     inner = add.submit_sync(6)
@@ -277,7 +277,7 @@ def test_a_timeout_must_be_seconds(timeout: Any) -> None:
     closed(app)
 
 
-def test_a_ticket_goes_on_when_the_app_was_closed(shared_url: str) -> None:
+def test_a_ticket_works_after_the_app_was_closed(shared_url: str) -> None:
     app = App(shared_url)
     ticket = adder(app).submit_sync(1)
     closed(app)
@@ -285,7 +285,7 @@ def test_a_ticket_goes_on_when_the_app_was_closed(shared_url: str) -> None:
         assert ticket.result(timeout=30) == 2
 
 
-def test_ctrl_c_ends_a_wait_and_the_job_with_it_if_asked_for(url: str) -> None:
+def test_ctrl_c_ends_a_wait_and_cancels_the_job_on_request(url: str) -> None:
     app = App(url)
     tickets: list[SyncTicket[None]] = []
 

@@ -51,7 +51,7 @@ async def run(app: App, task: Task[Any, Any, Any], *args: Any, **kwargs: Any) ->
 
 
 @seeded
-async def test_a_dataclass_a_struct_and_a_model_arrive_as_what_they_were(
+async def test_a_dataclass_a_struct_and_a_model_arrive_with_their_type(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -68,7 +68,7 @@ async def test_a_dataclass_a_struct_and_a_model_arrive_as_what_they_were(
 
 
 @seeded
-async def test_every_kind_of_parameter_gets_what_was_given(runtime: SeededRuntime) -> None:
+async def test_every_kind_of_parameter_gets_its_argument(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -100,7 +100,7 @@ async def test_a_parameter_that_was_left_out_has_its_default(runtime: SeededRunt
 
 
 @seeded
-async def test_one_annotation_that_means_nothing_at_run_time_leaves_the_others_typed(
+async def test_one_unresolvable_annotation_leaves_the_others_typed(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -189,7 +189,7 @@ async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
     ],
     ids=["no data", "too large", "deep inside"],
 )
-async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
+async def test_a_result_that_cannot_be_stored_fails_the_job_with_the_reason(
     make: Callable[[], object], said: str
 ) -> None:
     app = App("memory://", wire=Wire(limits=Limits(payload=1000)))
@@ -237,7 +237,7 @@ def returning(hint: Any, value: Any) -> Any:
          "no return"],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_why(
+async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_with_the_reason(
     hint: Any, value: Any, said: str, url: str
 ) -> None:
     app = App(url)
@@ -273,9 +273,7 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_
     ],
     ids=lambda value: str(value)[:20],
 )
-async def test_a_result_that_can_be_read_as_its_annotation_is_read_so(
-    hint: Any, value: Any, read: Any
-) -> None:
+async def test_a_result_is_converted_to_its_annotation(hint: Any, value: Any, read: Any) -> None:
     app = App("memory://")
     give = app.task(name="give")(returning(hint, value))
     async with app, app.worker():
@@ -295,7 +293,7 @@ class Hostile:
         raise ZeroDivisionError
 
 
-async def test_a_hostile_result_fails_its_job_and_harms_nobody_else() -> None:
+async def test_a_hostile_result_fails_only_its_job() -> None:
     app = App("memory://")
 
     @app.task(name="give")
@@ -420,7 +418,7 @@ async def test_a_plain_call_just_runs() -> None:
     assert repr(later) == "<Task later in pool 'research'>"
 
 
-async def test_many_calls_are_taken_together_in_their_order() -> None:
+async def test_submit_many_accepts_its_calls_in_order() -> None:
     app = App("memory://")
 
     @app.task(name="double")
@@ -434,7 +432,7 @@ async def test_many_calls_are_taken_together_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("calls", [[(1,), ("x",)], [(1,), ()], [(1,), 2]], ids=str)
-async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> None:
+async def test_submit_many_with_one_wrong_call_submits_nothing(calls: list[Any]) -> None:
     app = App("memory://")
 
     @app.task(name="double")
@@ -449,7 +447,7 @@ async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> No
 
 
 @pytest.mark.parametrize("calls", [None, 5, True, "bees", ["bees"]], ids=str)
-async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
+async def test_submit_many_takes_tuples_of_arguments(calls: Any) -> None:
     app = App("memory://")
 
     @app.task(name="call")
@@ -460,7 +458,7 @@ async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
             await call.submit_many(calls)
 
 
-async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> None:
+async def test_too_many_calls_in_submit_many_are_refused_before_any_is_checked() -> None:
     app = App("memory://")
 
     @app.task(name="call")
@@ -475,7 +473,7 @@ async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> N
 
 
 @pytest.mark.parametrize("first", ["bees", None, 5, "x" * 3_000_000], ids=lambda one: str(one)[:9])
-async def test_a_forgotten_transaction_is_told(first: Any) -> None:
+async def test_submit_in_without_a_transaction_is_refused_with_the_fix(first: Any) -> None:
     app = App("memory://")
 
     @app.task(name="call")
@@ -509,7 +507,7 @@ async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
                 call.with_options(**{**wide, label: "x" * 1001})
 
 
-async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
+async def test_all_wrong_options_are_reported_at_once_by_with_options() -> None:
     app = App("memory://")
 
     @app.task(name="call")
@@ -525,7 +523,7 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
         call.with_options(delay=1).with_options(run_at=datetime.now(UTC))
 
 
-async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
+async def test_a_misspelt_task_option_gets_a_suggestion() -> None:
     app = App("memory://")
     with pytest.raises(
         UsageError, match=r"@app.task: 'tiemout' is not an option; did you mean 'timeout'"
@@ -535,7 +533,7 @@ async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_mean
         async def call() -> None: ...
 
 
-async def test_options_of_a_task_are_those_of_its_submits() -> None:
+async def test_task_options_are_the_defaults_of_its_submits() -> None:
     app = App("memory://")
 
     @app.task(name="call", priority=7, timeout=3)
@@ -554,7 +552,7 @@ async def test_options_of_a_task_are_those_of_its_submits() -> None:
     [{"priority": "x"}, {"timeout": 0}, {"on_crash": "explode"}, {"colour": 1}, {"name": 5}],
     ids=str,
 )
-async def test_wrong_options_of_a_task_are_told_where_it_is_made(options: Any) -> None:
+async def test_wrong_task_options_are_refused_at_declaration(options: Any) -> None:
     app = App("memory://")
     with pytest.raises(UsageError):
 
@@ -599,7 +597,7 @@ async def test_an_async_task_cannot_ask_to_run_elsewhere(run_in: str) -> None:
         app.task(name="other", run_in=run_in)(call.fn)
 
 
-async def test_an_async_task_runs_on_the_loop_whatever_its_pool_usually_does() -> None:
+async def test_an_async_task_runs_on_the_loop_whatever_the_pool_default() -> None:
     app = App("memory://")
     app.pool("cpu", run_in="thread")
 
@@ -612,7 +610,7 @@ async def test_an_async_task_runs_on_the_loop_whatever_its_pool_usually_does() -
         assert await (await call.submit())
 
 
-def test_a_task_for_a_process_must_be_one_that_a_process_can_find() -> None:
+def test_a_process_task_must_be_importable() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="top level of a module"):
 
@@ -623,7 +621,7 @@ def test_a_task_for_a_process_must_be_one_that_a_process_can_find() -> None:
 @pytest.mark.parametrize(
     "fn", [5, "call", None.__class__, complex], ids=["int", "str", "builtin", "builtin with names"]
 )
-def test_what_is_no_function_of_ours_is_no_task(fn: Any) -> None:
+def test_an_unsuitable_callable_is_refused_as_a_task(fn: Any) -> None:
     with pytest.raises(UsageError):
         App("memory://").task(fn)
 
@@ -679,7 +677,7 @@ async def test_the_error_of_a_task_is_raised_as_it_is_in_its_own_process() -> No
 
 
 @seeded
-async def test_elsewhere_the_error_of_a_task_is_told_by_its_type_and_text(
+async def test_in_another_process_the_error_of_a_task_has_its_type_and_message(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -708,7 +706,7 @@ async def test_elsewhere_the_error_of_a_task_is_told_by_its_type_and_text(
 
 
 @seeded
-async def test_however_quick_a_job_is_its_own_error_is_raised(runtime: SeededRuntime) -> None:
+async def test_the_original_error_is_raised_however_fast_a_job_ends(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     errors = [LookupError(number) for number in range(20)]
 
@@ -723,7 +721,7 @@ async def test_however_quick_a_job_is_its_own_error_is_raised(runtime: SeededRun
 
 
 @pytest.mark.parametrize("verb", ["delay", "apply_async", "send", "enqueue"])
-def test_verbs_of_other_task_queues_say_what_to_write(verb: str) -> None:
+def test_verbs_of_other_task_queues_are_refused_with_the_poolhand_verb(verb: str) -> None:
     task: Any = App("memory://").task(name="abs")(abs)
     assert not hasattr(task, verb)
     with pytest.raises(AttributeError, match=rf"no attribute '{verb}'; write task.submit\(…\)"):

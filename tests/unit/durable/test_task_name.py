@@ -44,7 +44,7 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_task_is_named_by_its_place() -> None:
+def test_a_task_is_named_after_its_module_and_function() -> None:
     assert name_of_task(add) == f"{__name__}.add"
     assert name_of_task(Mailer().send) == f"{__name__}.Mailer.send"
     with pytest.raises(UsageError, match="has no name to be found by"):
@@ -151,7 +151,7 @@ def test_a_cell_that_is_run_again_brings_its_task_again(tmp_path: Path) -> None:
         codes.add(code(fn))
 
 
-def test_what_a_decorator_wraps_is_told_apart_by_what_is_inside() -> None:
+def test_decorated_functions_are_distinguished_by_the_wrapped_function() -> None:
     def logged(fn: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(fn)
         def wrapper(*args: Any) -> Any:
@@ -178,7 +178,7 @@ def test_a_task_is_found_by_the_end_of_its_name_and_by_a_longer_one() -> None:
         assert codes.candidates(other) == []
 
 
-def test_a_name_that_may_mean_two_tasks_means_none_and_they_are_named() -> None:
+def test_a_name_that_matches_two_tasks_finds_none_and_lists_both() -> None:
     codes = TaskRegistry()
     for name in ("a.agents.add", "b.agents.add", "mail.add", "old.mail.add"):
         codes.add(code(add, name))
@@ -198,7 +198,7 @@ def test_a_call_is_read_under_each_name_of_its_task() -> None:
         assert other.unpack_context(one.pack_context({"a": 1})) == {"a": 1}
 
 
-def test_others_count_as_well() -> None:
+def test_tasks_of_the_parent_registry_make_a_name_ambiguous_too() -> None:
     others = TaskRegistry()
     codes = TaskRegistry(others)
     codes.add(code(add, "a.agents.add"))

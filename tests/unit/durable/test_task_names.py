@@ -58,7 +58,7 @@ async def test_a_job_runs_where_its_task_has_a_longer_or_shorter_name(
 
 @seeded
 @pytest.mark.parametrize(("name", "known_as"), [(SHORT, LONG), (LONG, SHORT)], ids=["end", "more"])
-async def test_a_call_signed_with_a_key_that_came_later_waits_under_its_own_name(
+async def test_a_call_signed_with_a_newer_key_waits_under_its_own_name(
     runtime: SeededRuntime, name: str, known_as: str
 ) -> None:
     store = SharedStore(runtime)
@@ -79,7 +79,7 @@ async def test_a_call_signed_with_a_key_that_came_later_waits_under_its_own_name
 
 
 @seeded
-async def test_a_name_that_may_mean_two_tasks_waits_and_both_are_named(
+async def test_a_job_whose_name_matches_two_tasks_waits_and_both_are_named(
     runtime: SeededRuntime,
 ) -> None:
     store, heard = SharedStore(runtime), Heard()
@@ -103,7 +103,7 @@ async def test_a_name_that_may_mean_two_tasks_waits_and_both_are_named(
 
 
 @seeded
-async def test_a_task_of_another_file_whose_name_ends_alike_is_another_task(
+async def test_a_task_of_another_file_with_the_same_suffix_is_another_task(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -137,7 +137,7 @@ async def test_a_task_of_another_file_whose_name_ends_alike_is_another_task(
 
 
 @seeded
-async def test_turns_of_an_agent_go_on_under_its_other_name(runtime: SeededRuntime) -> None:
+async def test_turns_of_an_agent_continue_under_its_other_name(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     web, worker = (
         StoreApp(store, runtime, wire=Wire(ring=RING)),
@@ -156,7 +156,7 @@ async def test_turns_of_an_agent_go_on_under_its_other_name(runtime: SeededRunti
     assert record.state["messages"] == ["a"]
 
 
-def test_what_is_defined_inside_a_function_needs_a_name() -> None:
+def test_a_function_defined_inside_a_function_needs_a_name() -> None:
     app = App("memory://")
 
     def plain() -> None: ...

@@ -49,7 +49,7 @@ def code(name: str = "add", fn: Any = add, **options: Any) -> TaskCode:
     ],
     ids=["json", "msgpack", "signed", "pickle"],
 )
-def test_a_call_and_a_result_survive_being_kept(options: dict[str, Any]) -> None:
+def test_a_call_and_a_result_round_trip(options: dict[str, Any]) -> None:
     one = code(**options)
     assert one.unpack(one.pack((4,), {"more": 5}))() == 9
     assert one.unpack_result(one.pack_result(9)) == 9
@@ -67,7 +67,7 @@ def test_bytes_that_hold_no_call_are_refused(payload: bytes) -> None:
         code().unpack(payload)
 
 
-def test_what_was_not_signed_by_us_is_refused() -> None:
+def test_bytes_without_a_valid_signature_are_refused() -> None:
     signed = code(ring=RING)
     for other in (code(), code(ring=KeyRing({"a": b"b" * 32}, current="a"))):
         with pytest.raises(BadSignature):
@@ -80,7 +80,7 @@ def test_what_was_not_signed_by_us_is_refused() -> None:
         signed.unpack(bytes(altered))
 
 
-def test_names_are_found_and_given_once() -> None:
+def test_names_are_unique_and_can_be_looked_up() -> None:
     codes = TaskRegistry()
     first = code("add")
     codes.add(first)
@@ -102,13 +102,13 @@ def test_a_name_is_a_text(name: Any) -> None:
         code(name)
 
 
-def test_a_function_apart_is_found_by_its_name_and_run() -> None:
+def test_an_isolated_call_finds_its_function_by_name() -> None:
     assert run_apart(__name__, "add", (1,), {"more": 5}) == 6
     assert run_apart(__name__, "add_later", (1,), {}) == 2
     assert run_apart(__name__, "wrapped", (1,), {}) == 2, "behind the task that has its name"
 
 
-def test_only_what_stands_in_a_module_can_be_found_elsewhere() -> None:
+def test_only_functions_at_module_level_can_be_imported_by_a_child() -> None:
     def local() -> None: ...
 
     assert code(fn=add).is_findable

@@ -20,7 +20,7 @@ from tests.unit.durable.support import Gate, SharedStore, StoreApp, seeded, unti
 
 
 @seeded
-async def test_waiting_ends_after_its_timeout_and_leaves_the_job_be(
+async def test_a_wait_that_times_out_leaves_the_job_running(
     runtime: SeededRuntime,
 ) -> None:
     app = App("memory://", runtime=runtime)
@@ -44,7 +44,7 @@ async def test_waiting_ends_after_its_timeout_and_leaves_the_job_be(
         assert await ticket.result(timeout=3) == 1
 
 
-async def test_a_wait_that_runs_out_says_why_the_job_waits(url: str) -> None:
+async def test_a_wait_that_times_out_explains_why_the_job_waits(url: str) -> None:
     app = App(url)
 
     @app.task(name="call")
@@ -64,7 +64,7 @@ async def test_a_wait_that_runs_out_says_why_the_job_waits(url: str) -> None:
 
 
 @seeded
-async def test_a_wait_that_runs_out_while_the_store_is_away_ends_all_the_same(
+async def test_a_wait_times_out_even_while_the_store_is_unavailable(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -119,7 +119,7 @@ async def test_a_timeout_must_be_seconds(timeout: float) -> None:
 
 
 @seeded
-async def test_many_are_waited_for_in_their_order(runtime: SeededRuntime) -> None:
+async def test_wait_returns_jobs_in_order(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call", retry=Retry(attempts=1))
@@ -136,7 +136,9 @@ async def test_many_are_waited_for_in_their_order(runtime: SeededRuntime) -> Non
 
 
 @seeded
-async def test_a_snapshot_asks_nobody_and_a_refresh_the_store(runtime: SeededRuntime) -> None:
+async def test_a_snapshot_sends_no_query_and_a_refresh_reads_the_store(
+    runtime: SeededRuntime,
+) -> None:
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
@@ -161,7 +163,7 @@ async def test_a_snapshot_asks_nobody_and_a_refresh_the_store(runtime: SeededRun
 
 
 @seeded
-async def test_a_stale_look_never_takes_the_end_of_a_job_back(runtime: SeededRuntime) -> None:
+async def test_a_stale_read_never_undoes_the_end_of_a_job(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -201,7 +203,7 @@ async def test_a_job_is_found_again_by_its_id(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_job_that_was_over_for_long_is_forgotten(runtime: SeededRuntime) -> None:
+async def test_a_job_finished_long_ago_is_pruned(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime, keep=Keep(results=300.0))
 
     @app.task(name="call")
@@ -219,7 +221,7 @@ async def test_a_job_that_was_over_for_long_is_forgotten(runtime: SeededRuntime)
 
 
 @seeded
-async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: SeededRuntime) -> None:
+async def test_waiting_for_a_pruned_job_raises_at_once(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     gate = Gate()
@@ -240,7 +242,7 @@ async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: Seeded
 
 
 @seeded
-async def test_a_waiting_job_says_why(runtime: SeededRuntime) -> None:
+async def test_explain_returns_the_reason_a_job_waits(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -256,7 +258,7 @@ async def test_a_waiting_job_says_why(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_those_who_wait_are_told_when_the_app_is_closed(runtime: SeededRuntime) -> None:
+async def test_waiting_callers_get_an_error_when_the_app_is_closed(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -274,7 +276,7 @@ async def test_those_who_wait_are_told_when_the_app_is_closed(runtime: SeededRun
     assert [type(one) for one in found] == [Unavailable] * 2
 
 
-async def test_those_who_wait_in_other_threads_are_told_when_the_app_is_closed(url: str) -> None:
+async def test_waiting_threads_get_an_error_when_the_app_is_closed(url: str) -> None:
     app = App(url)
 
     @app.task(name="call")
@@ -294,7 +296,7 @@ async def test_those_who_wait_in_other_threads_are_told_when_the_app_is_closed(u
 
 
 @seeded
-async def test_a_ticket_goes_on_when_its_app_is_opened_again(runtime: SeededRuntime) -> None:
+async def test_a_ticket_works_when_its_app_is_opened_again(runtime: SeededRuntime) -> None:
     app = StoreApp(SharedStore(runtime), runtime)
 
     @app.task(name="call")
@@ -308,7 +310,7 @@ async def test_a_ticket_goes_on_when_its_app_is_opened_again(runtime: SeededRunt
 
 
 @seeded
-async def test_what_nobody_holds_is_not_remembered(runtime: SeededRuntime) -> None:
+async def test_jobs_without_a_ticket_are_not_kept_in_memory(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")
@@ -327,7 +329,7 @@ async def test_what_nobody_holds_is_not_remembered(runtime: SeededRuntime) -> No
 
 
 @seeded
-async def test_those_who_stopped_waiting_are_forgotten(runtime: SeededRuntime) -> None:
+async def test_callers_that_stopped_waiting_are_removed(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
     @app.task(name="call")

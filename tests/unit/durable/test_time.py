@@ -33,7 +33,7 @@ def clock(app: App, runtime: SeededRuntime) -> tuple[Any, list[float]]:
 
 
 @seeded
-async def test_a_delay_is_kept(runtime: SeededRuntime) -> None:
+async def test_a_delayed_job_starts_after_its_delay(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     note, ran = clock(app, runtime)
     async with app, app.worker():
@@ -59,7 +59,7 @@ async def test_a_delay_keeps_its_length_when_the_wall_clock_is_moved(
 
 
 @seeded
-async def test_a_moment_of_the_calendar_follows_the_wall_clock(runtime: SeededRuntime) -> None:
+async def test_a_run_at_date_follows_the_wall_clock(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     note, ran = clock(app, runtime)
     async with app, app.worker():
@@ -73,7 +73,7 @@ async def test_a_moment_of_the_calendar_follows_the_wall_clock(runtime: SeededRu
 
 
 @seeded
-async def test_a_moment_that_is_past_is_now(runtime: SeededRuntime) -> None:
+async def test_a_run_at_date_in_the_past_runs_now(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     note, ran = clock(app, runtime)
     async with app, app.worker():
@@ -100,7 +100,7 @@ async def test_a_time_survives_a_restart(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_job_that_waited_too_long_is_over(runtime: SeededRuntime) -> None:
+async def test_a_job_that_waited_too_long_expires(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     note, ran = clock(app, runtime)
     async with app:
@@ -150,7 +150,7 @@ async def test_a_snooze_costs_no_attempt(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_snooze_until_a_moment_follows_the_wall_clock(runtime: SeededRuntime) -> None:
+async def test_a_snooze_until_a_date_follows_the_wall_clock(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     until: datetime = runtime.wall() + timedelta(hours=5)
     ran: list[datetime] = []

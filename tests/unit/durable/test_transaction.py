@@ -49,7 +49,7 @@ def shop(tmp_path: Path) -> Shop:
     return made
 
 
-async def test_a_job_and_a_row_come_together(shop: Shop) -> None:
+async def test_a_job_and_a_row_are_committed_together(shop: Shop) -> None:
     async with shop.app, shop.app.worker():
         async with shop.app.transaction() as tx:
             await tx.execute("INSERT INTO orders VALUES (?, ?)", (1, "honey"))
@@ -118,7 +118,7 @@ async def test_a_refusal_is_raised_inside_and_the_rest_can_still_commit(shop: Sh
     assert shop.orders() == [(1, "honey")]
 
 
-async def test_a_key_joins_the_job_it_stands_for(shop: Shop) -> None:
+async def test_a_key_joins_its_existing_job(shop: Shop) -> None:
     keyed = shop.invoice.with_options(idempotency_key="one")
     async with shop.app:
         first = await keyed.submit(1)
@@ -128,7 +128,7 @@ async def test_a_key_joins_the_job_it_stands_for(shop: Shop) -> None:
                 await keyed.submit_in(tx, 2)
 
 
-async def test_what_is_wrong_with_a_statement_is_told_and_nothing_is_lost(shop: Shop) -> None:
+async def test_a_wrong_statement_is_reported_and_nothing_is_lost(shop: Shop) -> None:
     async with shop.app, shop.app.transaction() as tx:
         await tx.execute("INSERT INTO orders VALUES (1, 'honey')")
         with pytest.raises(Conflict, match="UNIQUE"):
@@ -141,7 +141,7 @@ async def test_what_is_wrong_with_a_statement_is_told_and_nothing_is_lost(shop: 
     assert shop.orders() == [(1, "honey")]
 
 
-async def test_one_that_is_over_says_so(shop: Shop) -> None:
+async def test_a_finished_transaction_refuses_statements(shop: Shop) -> None:
     async with shop.app:
         async with shop.app.transaction() as tx:
             await tx.execute("SELECT 1")
@@ -149,7 +149,7 @@ async def test_one_that_is_over_says_so(shop: Shop) -> None:
             await tx.execute("SELECT 1")
 
 
-async def test_one_that_takes_too_long_is_rolled_back(
+async def test_a_transaction_that_takes_too_long_is_rolled_back(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_transaction, "LONGEST", 0.0)
@@ -172,7 +172,7 @@ async def _fail_inside(app: App) -> None:
         raise ZeroDivisionError
 
 
-async def test_in_memory_jobs_and_tables_go_with_it() -> None:
+async def test_on_the_memory_store_jobs_and_tables_are_committed_together() -> None:
     app = App("memory://")
 
     @app.task(name="double")
@@ -207,7 +207,7 @@ async def test_tables_of_the_user_may_have_any_name_that_is_not_ours(tmp_path: P
         assert await (await shop.invoice.submit(1)) == 1
 
 
-async def test_a_submit_inside_that_would_wait_for_itself_is_refused_at_once(shop: Shop) -> None:
+async def test_a_plain_submit_inside_a_transaction_is_refused_at_once(shop: Shop) -> None:
     async with shop.app:
         async with shop.app.transaction() as tx:
             await tx.execute("INSERT INTO orders VALUES (1, 'honey')")
@@ -221,7 +221,7 @@ async def test_a_submit_inside_that_would_wait_for_itself_is_refused_at_once(sho
         assert (await shop.invoice.submit(2)).status is Status.QUEUED
 
 
-async def test_who_leaves_while_it_begins_leaves_nothing_open(
+async def test_a_caller_cancelled_while_a_transaction_begins_leaves_nothing_open(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_transaction, "LONGEST", 10_000.0)

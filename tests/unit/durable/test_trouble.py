@@ -21,7 +21,7 @@ FOREVER = 10_000.0
 
 
 @seeded
-async def test_what_ended_while_the_store_was_away_is_written_when_it_is_back(
+async def test_outcomes_from_a_store_outage_are_written_when_it_is_over(
     runtime: SeededRuntime,
 ) -> None:
     store, heard = SharedStore(runtime), Heard()
@@ -53,7 +53,7 @@ async def test_what_ended_while_the_store_was_away_is_written_when_it_is_back(
 
 
 @seeded
-async def test_a_submit_to_a_store_that_is_away_is_refused_at_once(
+async def test_a_submit_to_an_unavailable_store_is_refused_at_once(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)
@@ -112,7 +112,7 @@ async def test_a_submit_to_a_store_that_does_not_answer_is_refused_in_time(
 
 
 @seeded
-async def test_a_store_that_takes_long_to_open_is_as_good_as_away(runtime: SeededRuntime) -> None:
+async def test_a_store_that_opens_slowly_counts_as_unavailable(runtime: SeededRuntime) -> None:
     class Slow(SharedStore):
         async def open(self) -> None:
             await asyncio.sleep(30)
@@ -134,7 +134,7 @@ async def test_a_store_that_takes_long_to_open_is_as_good_as_away(runtime: Seede
 
 
 @seeded
-async def test_a_store_that_could_not_be_opened_is_tried_again(runtime: SeededRuntime) -> None:
+async def test_opening_a_store_is_retried_after_a_failure(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
@@ -155,7 +155,7 @@ async def test_a_store_that_could_not_be_opened_is_tried_again(runtime: SeededRu
 
 
 @seeded
-async def test_waiting_goes_on_through_an_outage(runtime: SeededRuntime) -> None:
+async def test_a_wait_continues_through_an_outage(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
@@ -220,7 +220,7 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
 
 
 @seeded
-async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
+async def test_a_store_bug_does_not_end_the_background_loops(
     runtime: SeededRuntime,
 ) -> None:
     class Broken(SharedStore):
@@ -273,7 +273,7 @@ async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
 
 
 @seeded
-async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) -> None:
+async def test_an_app_closes_although_its_store_is_unavailable(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     gate = Gate()
@@ -302,7 +302,7 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwards(
+async def test_a_slot_whose_code_ended_during_an_outage_is_free_afterwards(
     runtime: SeededRuntime,
 ) -> None:
     class Halting(SharedStore):
@@ -351,7 +351,7 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
 
 
 @seeded
-async def test_a_slot_that_becomes_free_after_its_worker_left_is_given_back(
+async def test_a_stuck_slot_that_ends_after_its_worker_left_is_released(
     runtime: SeededRuntime,
 ) -> None:
     store = SharedStore(runtime)

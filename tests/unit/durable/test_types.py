@@ -39,7 +39,7 @@ class Agent:
     """Nothing that could be stored."""
 
 
-async def test_unions_and_paths_arrive_as_what_they_were_and_come_back(url: str) -> None:
+async def test_unions_and_paths_round_trip_with_their_type(url: str) -> None:
     app = App(url)
     seen: list[Any] = []
 
@@ -63,7 +63,7 @@ async def test_unions_and_paths_arrive_as_what_they_were_and_come_back(url: str)
     assert found == {"first": Square(side=2.0), "none": None}
 
 
-async def test_a_result_that_json_would_change_fails_its_job_for_good_and_says_so(
+async def test_a_result_that_json_would_change_fails_its_job_permanently(
     url: str,
 ) -> None:
     app = App(url)
@@ -108,7 +108,7 @@ async def test_nothing_is_submitted_with_an_argument_that_json_would_change(url:
         assert len(await app.operator().jobs()) == before
 
 
-def test_what_can_never_be_stored_is_refused_by_the_decorator() -> None:
+def test_a_type_that_can_never_be_stored_is_refused_by_the_decorator() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match=r"parameter 'agent' is annotated .* an Agent cannot be"):
 
@@ -157,7 +157,7 @@ async def test_the_state_of_a_turn_that_json_would_change_fails_the_turn() -> No
             await (await assistant.session("s-1").submit("hello"))
 
 
-async def test_a_pool_in_memory_takes_and_returns_objects_as_they_are() -> None:
+async def test_a_pool_in_memory_passes_objects_unchanged() -> None:
     async def same(value: Any) -> Any:
         return value
 

@@ -19,7 +19,7 @@ ASYNC, THREAD = Unfinished("j-1", "ask"), Unfinished("j-2", "draw", in_thread=Tr
 ONCE = Unfinished("j-3", "pay", fails=True)
 
 
-def test_a_job_that_must_not_start_again_is_not_called_handed_back() -> None:
+def test_a_stopped_non_repeatable_job_is_reported_as_failed_not_handed_back() -> None:
     assert stopped_text([ASYNC, ONCE], 3.0) == (
         "2 jobs were still running after 3 s; handed back to the store, to run again: job j-1 of "
         "task 'ask'; failed, as on_crash='fail' says: job j-3 of task 'pay'"
@@ -50,7 +50,7 @@ def test_names_of_jobs_are_harmless() -> None:
     assert len(text) < 5_000
 
 
-async def test_a_worker_knows_which_jobs_it_cut_short_and_which_did_not_stop() -> None:
+async def test_a_worker_reports_which_jobs_it_interrupted_and_which_did_not_stop() -> None:
     app = App("memory://")
     app.pool("default", max_concurrent=10)
     gate, begun = Event(), list[str]()

@@ -79,7 +79,7 @@ async def test_a_worker_that_cannot_warm_up_does_not_start_and_claims_nothing() 
             assert await ticket == 1
 
 
-async def test_one_who_waits_for_a_warm_up_that_fails_tries_it_again() -> None:
+async def test_a_caller_waiting_for_a_failed_warm_up_tries_it_again() -> None:
     app, gate, tries = App("memory://"), asyncio.Event(), [1, 0]
 
     @app.warm_up
@@ -107,7 +107,7 @@ async def test_a_child_is_warm_before_its_first_job_outside_of_its_timeout(warm:
 
 
 @pytest.mark.slow
-async def test_a_suspect_is_warm_where_it_runs_alone(warm: App) -> None:
+async def test_a_suspect_that_runs_alone_is_warmed_up(warm: App) -> None:
     async with warm:
         ticket = await warm_tasks.suspected.submit()
         await crash_twice(warm)
@@ -128,7 +128,7 @@ async def test_a_child_that_cannot_warm_up_fails_its_job_with_the_reason() -> No
 
 
 @pytest.mark.slow
-async def test_a_warm_up_that_a_child_cannot_know_is_named() -> None:
+async def test_a_warm_up_that_a_child_cannot_import_is_named() -> None:
     app = App("memory://")
     app.warm_up(lambda: None)
     work = app.task(run_in="process", retry=None, name="work")(warm_tasks.warmed.fn)

@@ -24,7 +24,7 @@ async def counts(app: App) -> dict[Status, int]:
 
 
 @pytest.mark.parametrize(("slots", "quota"), [(10, 4), (2, 5), (3, 3), (1, 1)])
-async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int) -> None:
+async def test_a_worker_with_a_quota_runs_exactly_that_many_jobs(slots: int, quota: int) -> None:
     app = App("memory://")
 
     @app.task(name="nothing")
@@ -41,7 +41,7 @@ async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int
         assert await counts(app) == {Status.COMPLETED: quota, Status.QUEUED: 3}
 
 
-async def test_a_worker_is_not_spent_while_one_that_it_may_run_has_not_come() -> None:
+async def test_a_worker_is_not_spent_before_its_quota_is_used_up() -> None:
     app = App("memory://")
 
     @app.task(name="fail", retry=Retry(attempts=1))
@@ -83,7 +83,7 @@ async def test_a_job_whose_result_cannot_be_stored_counts_as_failed(value: Any) 
         assert await counts(app) == {Status.COMPLETED: 1, Status.FAILED: 1}
 
 
-async def test_a_result_that_comes_too_late_for_its_lease_is_not_counted() -> None:
+async def test_a_result_after_a_lost_lease_is_not_counted() -> None:
     app = App("memory://")
     gate = Gate()
 
@@ -103,7 +103,7 @@ async def test_a_result_that_comes_too_late_for_its_lease_is_not_counted() -> No
 
 
 @pytest.mark.slow
-async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> None:
+async def test_running_jobs_can_be_read_from_another_thread() -> None:
     app = App("memory://")
     app.pool("default", max_concurrent=500)
     over, faults, looks = Event(), list[Exception](), 0
@@ -139,7 +139,7 @@ async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> N
 @pytest.mark.parametrize(
     ("softs", "needs"), [([], 15.0), ([2.0, 5.0], 5.0), ([2.0, None], 15.0), ([60.0], 15.0)]
 )
-async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
+async def test_a_drain_needs_at_most_the_soft_timeouts_of_running_jobs(
     softs: list[float | None], needs: float
 ) -> None:
     app = App("memory://")
@@ -158,7 +158,9 @@ async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
         go_on.set()
 
 
-async def test_a_worker_that_serves_no_pool_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_serves_no_pool_logs_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     app = App("memory://")
     async with app, app.worker():
         (line,) = [one.getMessage() for one in caplog.records if one.name == "poolhand"]

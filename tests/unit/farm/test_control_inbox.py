@@ -64,7 +64,7 @@ async def a_board(runtime: SeededRuntime) -> AsyncIterator[Board]:
 
 
 @seeded
-async def test_a_record_that_says_nothing_new_is_written_only_to_be_kept(
+async def test_an_unchanged_record_is_written_only_to_keep_it(
     runtime: SeededRuntime,
 ) -> None:
     async with a_board(runtime) as board:
@@ -96,7 +96,7 @@ async def test_a_change_is_written_at_once(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_record_is_gone_soon_after_its_farm_and_at_once_if_it_is_withdrawn(
+async def test_a_record_expires_soon_after_its_farm_and_is_deleted_when_withdrawn(
     runtime: SeededRuntime,
 ) -> None:
     async with a_board(runtime) as board:

@@ -121,7 +121,7 @@ def is_leaving(heartbeat: HeartbeatMessage) -> bool:
 # Heartbeats
 
 
-def test_a_worker_shows_life_before_it_is_ready(bear: Bear) -> None:
+def test_a_worker_sends_heartbeats_before_it_is_ready(bear: Bear) -> None:
     first = bear("starting").until(HeartbeatMessage)
     assert (first.ready, first.leaving, first.active) == (False, None, 0)
 
@@ -138,26 +138,26 @@ def test_a_heartbeat_reports_the_state_of_the_worker(bear: Bear) -> None:
     assert len(heartbeat.jobs) == MOST_JOBS
 
 
-def test_what_has_ended_is_told_in_one_beat_and_not_again(bear: Bear) -> None:
+def test_each_finished_job_is_reported_in_one_heartbeat(bear: Bear) -> None:
     worker = bear()
     beats = [worker.until(HeartbeatMessage) for _ in range(6)]
     told = [job.id for heartbeat in beats for job in heartbeat.finished]
     assert told == [f"done-{number}" for number in range(4)]
 
 
-def test_a_loop_that_does_not_turn_is_told_with_how_long(bear: Bear) -> None:
+def test_a_blocked_loop_is_reported_with_its_duration(bear: Bear) -> None:
     beats = bear("blocked")
     assert beats.until(HeartbeatMessage, lambda heartbeat: heartbeat.blocked > 0.2).ready
 
 
-def test_a_supervisor_that_shows_life_is_not_left(bear: Bear) -> None:
+def test_a_worker_stays_while_its_supervisor_sends_pings(bear: Bear) -> None:
     worker = bear()
     for _ in range(25):
         assert worker.until(HeartbeatMessage).leaving is None
         worker.send(Ping())
 
 
-def test_a_silent_supervisor_is_left_within_the_grace(bear: Bear) -> None:
+def test_a_worker_stops_when_its_supervisor_is_silent(bear: Bear) -> None:
     worker = bear()
     assert worker.until(HeartbeatMessage, is_leaving).leaving == "the supervisor is silent"
     assert worker.line() == "stop 600.0 the supervisor is silent"
@@ -166,7 +166,7 @@ def test_a_silent_supervisor_is_left_within_the_grace(bear: Bear) -> None:
 # SupervisorMessages
 
 
-def test_an_order_to_stop_is_passed_on_and_confirmed_at_once(bear: Bear) -> None:
+def test_a_stop_message_is_passed_on_and_confirmed_at_once(bear: Bear) -> None:
     worker = bear(settings=CALM)
     worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     worker.send(Stop(FARM, None, "fewer are enough"))
@@ -175,7 +175,7 @@ def test_an_order_to_stop_is_passed_on_and_confirmed_at_once(bear: Bear) -> None
     assert worker.until(HeartbeatMessage, is_leaving).leaving == "fewer are enough"
 
 
-def test_of_several_orders_to_stop_the_soonest_counts(bear: Bear) -> None:
+def test_the_shortest_grace_period_of_several_stop_messages_applies(bear: Bear) -> None:
     worker = bear(settings=CALM)
     worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     for grace in (None, 100.0, 200.0, None, 50.0):
@@ -187,7 +187,7 @@ def test_of_several_orders_to_stop_the_soonest_counts(bear: Bear) -> None:
     ]
 
 
-def test_orders_of_another_farm_are_not_obeyed(bear: Bear) -> None:
+def test_messages_of_another_farm_are_ignored(bear: Bear) -> None:
     worker = bear(settings=CALM)
     worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     worker.send(Stop("box-00000b", 0.0, "not yours"))
@@ -202,7 +202,7 @@ def test_a_worker_that_is_not_ready_ends_at_once(bear: Bear) -> None:
     assert worker.ended() == 0
 
 
-def test_orders_that_come_with_the_first_are_obeyed(bear: Bear) -> None:
+def test_messages_sent_with_the_start_message_are_handled(bear: Bear) -> None:
     worker = bear("starting", settings=CALM, first=packed(Stop(FARM, None, "never mind")))
     assert worker.ended() == 0
 
@@ -215,7 +215,7 @@ def test_a_process_that_is_there_after_its_grace_is_ended(bear: Bear) -> None:
     assert worker.rest() == ["stop 0.1 now", "clean exit"]
 
 
-def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
+def test_a_snapshot_request_returns_running_and_finished_jobs(bear: Bear) -> None:
     worker = bear("busy", settings=CALM)
     worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     worker.send(SnapshotRequest(7, 0, 3))
@@ -231,7 +231,7 @@ def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
 # Ending by itself
 
 
-def test_an_orphan_stops_at_once_and_is_gone_soon(bear: Bear) -> None:
+def test_a_worker_whose_supervisor_died_stops_at_once_and_exits_soon(bear: Bear) -> None:
     worker = bear(settings=CALM)
     worker.until(HeartbeatMessage, lambda heartbeat: heartbeat.ready)
     worker.link.shutdown(socket.SHUT_RDWR)
@@ -239,7 +239,7 @@ def test_an_orphan_stops_at_once_and_is_gone_soon(bear: Bear) -> None:
     assert worker.ended() == 0
 
 
-def test_an_orphan_that_was_not_ready_ends_at_once(bear: Bear) -> None:
+def test_a_worker_that_was_not_ready_exits_at_once_when_its_supervisor_dies(bear: Bear) -> None:
     worker = bear("starting", settings=CALM)
     worker.until(HeartbeatMessage)
     worker.link.shutdown(socket.SHUT_RDWR)
@@ -253,7 +253,9 @@ def test_an_orphan_that_was_not_ready_ends_at_once(bear: Bear) -> None:
         ("spent", "stop None 8 jobs are done"),
     ],
 )
-def test_a_worker_that_has_come_to_an_end_leaves(bear: Bear, message: str, said: str) -> None:
+def test_a_worker_with_a_stuck_job_or_a_used_up_quota_leaves(
+    bear: Bear, message: str, said: str
+) -> None:
     worker = bear(message)
     assert worker.line() == said
     assert worker.until(HeartbeatMessage, is_leaving).leaving == said.split(" ", 2)[2]

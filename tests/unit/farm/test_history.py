@@ -40,7 +40,7 @@ def all_pages(history: History, limit: int) -> list[list[int]]:
         after = following
 
 
-def test_the_newest_come_first_and_the_oldest_are_forgotten() -> None:
+def test_the_newest_jobs_are_listed_first_and_the_oldest_are_dropped() -> None:
     assert all_pages(kept(5, 8), limit=2) == [[8, 7], [6, 5], [4]]
 
 
@@ -52,7 +52,7 @@ def test_pages_give_all_that_is_kept_once(most: int, count: int, limit: int) -> 
     assert all(len(page) == limit for page in pages[:-1])
 
 
-def test_what_ends_meanwhile_does_not_move_a_page() -> None:
+def test_jobs_finished_between_pages_do_not_shift_them() -> None:
     history = kept(10, 6)
     first, after = history.page(0, 3)
     history.add(ended(7))
@@ -61,7 +61,7 @@ def test_what_ends_meanwhile_does_not_move_a_page() -> None:
     assert (ids(first), ids(second)) == ([6, 5, 4], [3, 2, 1])
 
 
-def test_a_page_behind_what_was_forgotten_is_empty_and_the_last() -> None:
+def test_a_page_after_dropped_jobs_is_empty_and_the_last() -> None:
     assert kept(3, 10).page(4, 5) == ((), None)
 
 
@@ -76,13 +76,13 @@ def test_a_page_has_no_more_bytes_than_it_may_but_always_a_job() -> None:
     assert all_pages(kept(10, 2, "x" * (2 * MOST_BYTES)), limit=100) == [[2], [1]]
 
 
-def test_what_is_new_since_a_number_comes_oldest_first_and_of_that_the_newest() -> None:
+def test_the_newest_jobs_since_a_number_are_returned_oldest_first() -> None:
     history = kept(10, 6)
     found = [history.newest(since, most) for since, most in ((3, 10), (0, 2), (6, 10))]
     assert [(ids(jobs), last) for jobs, last in found] == [([4, 5, 6], 6), ([5, 6], 6), ([], 6)]
 
 
-def test_a_snapshot_is_a_page_and_what_runs() -> None:
+def test_a_snapshot_has_a_page_of_finished_jobs_and_the_running_ones() -> None:
     found = kept(10, 3).snapshot("box-1", "box-1.2", running([JOB]), 0, 2)
     assert (found.farm, found.worker, ids(found.finished), found.after) == (
         "box-1", "box-1.2", [3, 2], 2,
@@ -102,20 +102,20 @@ JOB = Job(
 )
 
 
-def test_of_a_running_job_the_latest_mark_is_told() -> None:
+def test_a_running_job_is_reported_with_its_latest_mark() -> None:
     (told,) = running([JOB])
     assert (told.id, told.name, told.pool, told.since, told.mark) == (
         "j-9", "fetch", "web", AT, "hard_timeout",
     )  # fmt: skip
 
 
-def test_a_job_that_has_not_begun_or_not_ended_is_not_told() -> None:
+def test_a_job_that_has_not_started_or_not_ended_is_not_reported() -> None:
     assert running([msgspec.structs.replace(JOB, started_at=None)]) == ()
     assert finished(JOB, "box-1.2") is None
 
 
 @pytest.mark.parametrize("size", [10, LONGEST_TEXT, 100 * LONGEST_TEXT])
-def test_errors_are_told_by_their_ends_and_never_at_length(size: int) -> None:
+def test_long_errors_are_reported_by_their_ends(size: int) -> None:
     fault = Fault("ValueError", "m" * size + "!", "t" * size + "?")
     job = msgspec.structs.replace(JOB, status=Status.FAILED, finished_at=AT, ran=2.0, error=fault)
     told = finished(job, "box-1.2")

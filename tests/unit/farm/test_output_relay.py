@@ -39,7 +39,7 @@ def say(file: int, *texts: bytes) -> None:
     os.close(file)
 
 
-def test_every_line_is_shown_with_its_worker_and_steers_nothing(screen: Screen) -> None:
+def test_every_output_line_is_labelled_with_its_worker_and_escaped(screen: Screen) -> None:
     relay = OutputRelay(shows=True)
     output, errors = relay.open("w.1")
     say(output, b"\x1b[2J", b"cleared\nhalf \xc3", b"\xbc line\n\xff\n", b"no end")
@@ -54,7 +54,7 @@ def test_every_line_is_shown_with_its_worker_and_steers_nothing(screen: Screen) 
     ]
 
 
-def test_workers_do_not_mix_their_lines(screen: Screen) -> None:
+def test_lines_of_different_workers_are_not_mixed(screen: Screen) -> None:
     relay = OutputRelay(shows=True)
     first, second = relay.open("w.1"), relay.open("w.2")
     for number in range(100):
@@ -72,7 +72,7 @@ def test_workers_do_not_mix_their_lines(screen: Screen) -> None:
         assert own == [f"{worker} | {word} {number}" for number in range(100)]
 
 
-def test_of_what_is_not_shown_the_end_is_kept_and_no_more(screen: Screen) -> None:
+def test_only_the_end_of_hidden_output_is_kept(screen: Screen) -> None:
     relay = OutputRelay(shows=False)
     output, errors = relay.open("w.1")
     say(output, b"x\n" * 5000, b"last\n")
@@ -83,7 +83,7 @@ def test_of_what_is_not_shown_the_end_is_kept_and_no_more(screen: Screen) -> Non
     assert screen.text(relay) == ""
 
 
-def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
+def test_a_closed_relay_leaves_no_open_files() -> None:
     OutputRelay(shows=True).close()
     before = len(os.listdir("/dev/fd"))
     relay = OutputRelay(shows=False)

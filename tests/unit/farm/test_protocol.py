@@ -57,25 +57,25 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=20))
-def test_orders_arrive_however_they_are_cut(places: list[int]) -> None:
+def test_supervisor_messages_are_decoded_from_chunks_of_any_size(places: list[int]) -> None:
     inbox = MessageBuffer()
     pieces = cut(b"".join(map(packed, ORDERS)), places)
     assert [order for piece in pieces for order in inbox.from_supervisor(piece)] == ORDERS
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=20))
-def test_words_arrive_however_they_are_cut(places: list[int]) -> None:
+def test_worker_messages_are_decoded_from_chunks_of_any_size(places: list[int]) -> None:
     inbox = MessageBuffer()
     pieces = cut(b"".join(map(packed, WORDS)), places)
     assert [word for piece in pieces for word in inbox.from_worker(piece)] == WORDS
 
 
-def test_a_word_that_comes_byte_by_byte_is_heard_with_its_last() -> None:
+def test_a_message_received_byte_by_byte_is_decoded_with_its_last_byte() -> None:
     inbox, data = MessageBuffer(), packed(WORDS[0])
     heard = [inbox.from_worker(data[place : place + 1]) for place in range(len(data))]
     assert heard == [*([[]] * (len(data) - 1)), [WORDS[0]]]
 
 
-def test_what_one_side_says_is_no_word_of_the_other() -> None:
+def test_a_worker_message_is_invalid_as_a_supervisor_message() -> None:
     with pytest.raises(msgspec.ValidationError):
         MessageBuffer().from_supervisor(packed(WORDS[0]))

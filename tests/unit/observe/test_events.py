@@ -149,7 +149,7 @@ def test_the_list_of_events_is_closed() -> None:
 
 
 @seeded
-async def test_every_event_of_the_list_is_told_and_names_its_pool(runtime: SeededRuntime) -> None:
+async def test_every_listed_event_is_emitted_and_names_its_pool(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with a_pool(runtime, heard.events) as pool:
         await everything(pool)
@@ -158,7 +158,7 @@ async def test_every_event_of_the_list_is_told_and_names_its_pool(runtime: Seede
 
 
 @seeded
-async def test_events_cannot_be_changed_by_those_who_hear_them(runtime: SeededRuntime) -> None:
+async def test_events_are_immutable(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events) as pool:
         await pool.run(asyncio.sleep, 0)
@@ -171,7 +171,7 @@ async def test_events_cannot_be_changed_by_those_who_hear_them(runtime: SeededRu
 
 
 @seeded
-async def test_a_job_is_told_from_its_beginning_to_its_end(runtime: SeededRuntime) -> None:
+async def test_a_job_emits_events_from_submit_to_end(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool("reviews", runtime=runtime, events=heard.events) as pool:
         ticket = await pool.submit(asyncio.sleep, 1, result="done")
@@ -186,7 +186,7 @@ async def test_a_job_is_told_from_its_beginning_to_its_end(runtime: SeededRuntim
 
 
 @seeded
-async def test_a_pool_tells_how_it_was_set_up(runtime: SeededRuntime) -> None:
+async def test_a_pool_emits_its_settings(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(
         "reviews",
@@ -203,7 +203,7 @@ async def test_a_pool_tells_how_it_was_set_up(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_figures_are_told_every_ten_seconds_while_the_pool_lives(
+async def test_statistics_are_emitted_every_ten_seconds_while_the_pool_runs(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -222,7 +222,7 @@ async def test_figures_are_told_every_ten_seconds_while_the_pool_lives(
 
 
 @seeded
-async def test_a_refusal_is_told_with_its_code_and_policy(runtime: SeededRuntime) -> None:
+async def test_a_refusal_is_emitted_with_its_code_and_policy(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(backpressure=fail_fast(), runtime=runtime, events=heard.events) as pool:
         await pool.submit(asyncio.sleep, 1)
@@ -233,7 +233,7 @@ async def test_a_refusal_is_told_with_its_code_and_policy(runtime: SeededRuntime
 
 
 @seeded
-async def test_a_parked_submitter_is_told_and_submitted_before_it_starts(
+async def test_a_blocked_submitter_emits_blocked_and_submitted_before_it_starts(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -258,14 +258,14 @@ async def test_a_parked_submitter_is_told_and_submitted_before_it_starts(
 
 
 @seeded
-async def test_nothing_is_told_when_nobody_listens(runtime: SeededRuntime) -> None:
+async def test_without_subscribers_nothing_is_emitted(runtime: SeededRuntime) -> None:
     async with a_pool(runtime, Unwanted()) as pool:
         await everything(pool)
         assert pool.stats().submitted > 0
 
 
 @seeded
-async def test_whoever_unsubscribes_hears_no_more(runtime: SeededRuntime) -> None:
+async def test_an_unsubscribed_function_gets_no_more_events(runtime: SeededRuntime) -> None:
     events = Events()
     early, late = list[Event](), list[Event]()
     stop_early, stop_late = events.subscribe(early.append), events.subscribe(late.append)
@@ -282,7 +282,7 @@ async def test_whoever_unsubscribes_hears_no_more(runtime: SeededRuntime) -> Non
         await pool.run(asyncio.sleep, 0)
 
 
-def test_each_subscription_ends_by_itself() -> None:
+def test_each_subscription_ends_independently() -> None:
     events = Events()
     heard: list[Event] = []
 
@@ -298,7 +298,7 @@ def test_each_subscription_ends_by_itself() -> None:
     assert len(heard) == 1
 
 
-def test_a_listener_may_unsubscribe_while_it_hears() -> None:
+def test_a_subscriber_may_unsubscribe_while_it_is_called() -> None:
     events = Events()
     heard: list[str] = []
     ends: list[Callable[[], None]] = []
@@ -315,7 +315,9 @@ def test_a_listener_may_unsubscribe_while_it_hears() -> None:
 
 
 @seeded
-async def test_subscribe_hears_every_pool_of_the_process(runtime: SeededRuntime) -> None:
+async def test_subscribe_receives_events_of_every_pool_of_the_process(
+    runtime: SeededRuntime,
+) -> None:
     heard: list[Event] = []
     unsubscribe = subscribe(heard.append)
     try:
@@ -329,7 +331,7 @@ async def test_subscribe_hears_every_pool_of_the_process(runtime: SeededRuntime)
 
 
 @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
-def test_a_listener_that_fails_harms_nobody(
+def test_a_subscriber_that_fails_does_not_affect_others(
     caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     heard: list[Event] = []
@@ -353,7 +355,7 @@ def test_a_listener_that_fails_harms_nobody(
 
 
 @seeded
-async def test_a_listener_may_use_the_pool(runtime: SeededRuntime) -> None:
+async def test_a_subscriber_may_use_the_pool(runtime: SeededRuntime) -> None:
     heard = Heard()
     followed: list[str] = []
 
@@ -374,7 +376,7 @@ class Fatal(BaseException):
 
 
 @seeded
-async def test_a_listener_that_raises_anything_harms_nobody(
+async def test_a_subscriber_that_raises_any_exception_does_not_affect_others(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     events = Events()

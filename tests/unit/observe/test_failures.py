@@ -77,7 +77,7 @@ def test_a_dead_job_is_an_error_with_its_traceback(
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_text_of_a_job_starts_no_line_and_steers_no_terminal(
+def test_job_text_is_logged_without_newlines_and_control_sequences(
     log: FailureLog, caplog: pytest.LogCaptureFixture, hostile: str
 ) -> None:
     trace = f"{TRACE}{hostile}\n"
@@ -107,7 +107,7 @@ def test_the_logger_can_be_silenced(log: FailureLog, caplog: pytest.LogCaptureFi
     assert lines(caplog) == []
 
 
-def test_the_summary_says_how_many_and_in_which_time() -> None:
+def test_the_summary_has_the_count_and_the_period() -> None:
     assert summary_line(HeldLines("x", 4321, 0, 12.2)) == (
         "and 4,321 more failures of task 'x' in the last 12 s"
     )
@@ -117,7 +117,7 @@ def test_the_summary_says_how_many_and_in_which_time() -> None:
 
 
 @seeded
-async def test_a_burst_is_ten_lines_and_one_when_it_is_over(
+async def test_a_burst_is_logged_in_ten_lines_and_a_summary(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = FailureLog(runtime.loop, runtime.monotonic, Events())
@@ -138,7 +138,7 @@ async def test_a_burst_is_ten_lines_and_one_when_it_is_over(
     assert len(lines(caplog)) == 22
 
 
-def test_a_job_that_is_set_aside_says_what_is_missing() -> None:
+def test_the_log_line_of_a_parked_job_names_what_is_missing() -> None:
     job = a_job()
     assert "this worker does not have the task 'billing.charge'; start" in set_aside_line(
         job, "task:billing.charge"
@@ -159,7 +159,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_where_events_are_logged_failures_are_not_logged_again(
+def test_when_events_are_logged_failures_are_not_logged_again(
     caplog: pytest.LogCaptureFixture, json: bool
 ) -> None:
     events = Events()
@@ -175,7 +175,7 @@ def test_where_events_are_logged_failures_are_not_logged_again(
     assert len(lines(caplog)) == 2
 
 
-def test_events_that_go_to_another_logger_leave_failures_where_they_are(
+def test_events_logged_by_another_logger_leave_failure_logging_on(
     caplog: pytest.LogCaptureFixture, quiet: None
 ) -> None:
     events = Events()
@@ -184,7 +184,7 @@ def test_events_that_go_to_another_logger_leave_failures_where_they_are(
     assert len(lines(caplog)) == 1
 
 
-def test_a_retry_is_a_warning_among_the_events(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retry_event_is_logged_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     events = Events()
     with caplog.at_level(logging.INFO, "poolhand"):
         end = log_events(events=events)
@@ -194,7 +194,7 @@ def test_a_retry_is_a_warning_among_the_events(caplog: pytest.LogCaptureFixture)
     assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
 
 
-def test_what_subscribers_report_ends_with_each_of_them() -> None:
+def test_the_reported_event_types_end_with_their_last_subscriber() -> None:
     events = Events()
     end_one, end_other = report(events, (LeaseLost,)), report(events, (LeaseLost,))
     assert is_reported(events, LeaseLost)
@@ -205,7 +205,9 @@ def test_what_subscribers_report_ends_with_each_of_them() -> None:
     assert not is_reported(events, LeaseLost)
 
 
-def test_a_warning_is_left_to_who_reports_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_is_not_logged_when_a_subscriber_reports_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     events = Events()
     warn("lost\n it", LeaseLost, events)
     report(events, (LeaseLost,))

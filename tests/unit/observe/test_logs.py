@@ -142,12 +142,14 @@ def test_numbers_are_short_and_zero_is_a_number(page: Page) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_needs_attention_is_a_warning(page: Page, event: Event, level: int) -> None:
+def test_events_that_need_attention_are_logged_as_warnings(
+    page: Page, event: Event, level: int
+) -> None:
     open_log().emit(event)
     assert [record.levelno for record in page.records] == [level]
 
 
-def test_lines_go_to_the_poolhand_logger_unless_told_otherwise(
+def test_lines_go_to_the_poolhand_logger_by_default(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events = Events()
@@ -161,7 +163,7 @@ def test_lines_go_to_the_poolhand_logger_unless_told_otherwise(
     ]
 
 
-def test_a_level_that_is_off_makes_no_line(page: Page) -> None:
+def test_a_disabled_level_logs_nothing(page: Page) -> None:
     logger = logging.getLogger("poolhand.test-logs")
     logger.setLevel(logging.WARNING)
     open_log().emit(PoolResized("p", 1, 2))
@@ -193,7 +195,7 @@ def test_json_is_one_object_per_line(page: Page) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_the_text_of_a_job_can_neither_forge_a_line_nor_steer_a_terminal(
+def test_job_text_can_neither_forge_a_log_line_nor_control_a_terminal(
     page: Page, text: str, as_json: bool
 ) -> None:
     job = a_job(
@@ -218,7 +220,7 @@ def test_the_text_of_a_job_can_neither_forge_a_line_nor_steer_a_terminal(
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if not text.startswith("\ud800")])
-def test_json_gives_back_what_the_job_said(page: Page, text: str) -> None:
+def test_json_contains_the_original_job_text(page: Page, text: str) -> None:
     open_log(as_json=True).emit(CallbackFailed("p", "on_dead", text))
     assert json.loads(page.lines[0])["error"] == text
 
@@ -247,7 +249,7 @@ async def test_arguments_and_results_are_not_for_logs(
 
 
 @seeded
-async def test_a_listener_that_fails_does_not_bring_results_into_the_log(
+async def test_a_subscriber_that_fails_does_not_put_results_into_the_log(
     runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def job() -> str:

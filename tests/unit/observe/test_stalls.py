@@ -124,7 +124,7 @@ async def test_code_that_is_no_job_is_logged_too(lines: Lines) -> None:
     assert line.startswith(text)
 
 
-async def test_where_events_are_logged_a_block_has_one_line(lines: Lines) -> None:
+async def test_when_events_are_logged_a_block_has_one_line(lines: Lines) -> None:
     async def careless() -> bool:
         return lines.logged.wait(20)
 

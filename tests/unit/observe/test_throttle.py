@@ -16,7 +16,7 @@ def test_slow_failures_are_all_written() -> None:
     assert throttle.next_at() is None
 
 
-def test_a_burst_is_held_until_its_summary_even_if_it_goes_on() -> None:
+def test_a_continuing_burst_is_held_until_its_summary() -> None:
     throttle = Throttle()
     written = [throttle.allows("x", 0.01 * number) for number in range(1_000)]
     assert written == [True] * MOST_LINES + [False] * 990
@@ -28,7 +28,7 @@ def test_a_burst_is_held_until_its_summary_even_if_it_goes_on() -> None:
     assert throttle.allows("x", 12.1)
 
 
-def test_names_do_not_silence_each_other() -> None:
+def test_names_are_throttled_independently() -> None:
     throttle = Throttle()
     for _ in range(20):
         throttle.allows("loud", 0.0)
@@ -43,7 +43,7 @@ def test_final_failures_among_the_held_are_counted() -> None:
     assert throttle.flush(4.0) == []
 
 
-def test_names_that_are_over_are_forgotten() -> None:
+def test_inactive_names_are_dropped() -> None:
     throttle = Throttle()
     for number in range(3 * MOST_NAMES):
         assert throttle.allows(f"task-{number}", 2.0 * number)

@@ -148,7 +148,7 @@ def test_a_submit_is_a_producer_span_under_its_submitter_from_call_to_place(trac
     }
 
 
-def test_what_a_job_does_not_have_is_left_out(traced: Traced) -> None:
+def test_attributes_without_a_value_are_left_out(traced: Traced) -> None:
     job = traced.start(traced.submit(a_job(name="")))
     traced.finish(job)
     missing = {"key", "idempotency_key", "session", "tenant", "task_name", "gen_ai.conversation.id"}
@@ -197,7 +197,7 @@ def test_a_refused_submit_is_an_error_with_its_code_under_its_caller(traced: Tra
 # Running
 
 
-def test_a_dequeue_is_linked_to_the_submit_and_stands_in_the_trace_of_the_request(
+def test_a_dequeue_span_is_in_the_trace_of_its_request_and_linked_to_the_submit(
     traced: Traced,
 ) -> None:
     with traced.request() as request:
@@ -222,7 +222,7 @@ def test_a_dequeue_is_linked_to_the_submit_and_stands_in_the_trace_of_the_reques
     }
 
 
-def test_a_run_stands_under_its_dequeue_and_says_how_the_job_ended(traced: Traced) -> None:
+def test_a_run_span_is_under_its_dequeue_and_has_the_status_of_the_job(traced: Traced) -> None:
     traced.finish(traced.start(traced.submit(a_job(session="chat-9", tenant="acme"))))
     span = traced.one("pool.run mail")
     assert span.kind is SpanKind.INTERNAL
@@ -340,14 +340,14 @@ def test_an_attempt_that_is_followed_by_another_ends_when_it_has_run(traced: Tra
 
 
 @pytest.mark.parametrize("place", [Status.SCHEDULED, Status.QUEUED, Status.BLOCKED])
-def test_an_attempt_that_is_followed_by_another_leaves_its_job_scheduled_wherever_it_stands(
+def test_a_retried_attempt_has_the_status_scheduled_in_every_waiting_state(
     traced: Traced, place: Status
 ) -> None:
     traced.retry(traced.start(traced.submit(a_job())), status=place)
     assert of(traced.one("pool.run"))["status"] == "scheduled"
 
 
-def test_an_attempt_that_starts_before_the_end_of_the_last_is_told_keeps_its_own_span(
+def test_an_attempt_started_before_the_previous_end_event_keeps_its_own_span(
     traced: Traced,
 ) -> None:
     first = traced.start(traced.submit(a_job()))
@@ -380,7 +380,7 @@ def test_an_attempt_that_fails_while_its_pool_stops_is_an_error_of_a_rejected_jo
 # Into other processes
 
 
-def test_a_trace_goes_on_in_another_process(traced: Traced) -> None:
+def test_a_trace_continues_in_another_process(traced: Traced) -> None:
     job, inside, elsewhere = traced.submit(a_job()), copy_context(), Context()
     traced.start(job, inside)
     trace_context = traced.tracer.trace_context(inside)
@@ -396,7 +396,7 @@ def test_a_trace_goes_on_in_another_process(traced: Traced) -> None:
     assert found.is_remote
 
 
-def test_luggage_that_cannot_be_read_is_logged_and_harms_nobody(
+def test_an_unreadable_trace_context_is_logged_and_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.ERROR, "poolhand"):
@@ -404,14 +404,14 @@ def test_luggage_that_cannot_be_read_is_logged_and_harms_nobody(
     assert [record.message for record in caplog.records] == ["tracing failed on enter_trace"]
 
 
-def test_without_a_span_there_is_no_luggage(traced: Traced) -> None:
+def test_without_a_span_there_is_no_trace_context(traced: Traced) -> None:
     assert traced.tracer.trace_context(Context()) is None
 
 
 # Beginning and ending
 
 
-def test_ending_ends_the_spans_of_what_still_runs_and_no_further_one_is_made() -> None:
+def test_ending_the_tracing_ends_open_spans_and_starts_no_new_ones() -> None:
     traced = Traced()
     job = traced.start(traced.submit(a_job()))
     tracer = traced.tracer
@@ -465,7 +465,7 @@ def held(tracer: Tracer) -> int:
     return len(tracer._lives)  # type: ignore[attr-defined]
 
 
-def test_nothing_is_held_of_jobs_that_are_over_however_they_ended(traced: Traced) -> None:
+def test_no_spans_are_kept_of_finished_jobs_however_they_ended(traced: Traced) -> None:
     for number, status in enumerate((*Status,) * 20):
         job = traced.submit(a_job(number))
         if number % 2:
@@ -478,7 +478,7 @@ def test_nothing_is_held_of_jobs_that_are_over_however_they_ended(traced: Traced
     assert held(traced.tracer) == 0
 
 
-def test_nothing_is_held_of_a_stored_job_that_may_go_on_elsewhere(traced: Traced) -> None:
+def test_no_spans_are_kept_of_a_stored_job_that_may_continue_elsewhere(traced: Traced) -> None:
     job = traced.retry(traced.start(a_job()))
     assert held(traced.tracer) == 0
     traced.finish(traced.start(job))
@@ -486,7 +486,7 @@ def test_nothing_is_held_of_a_stored_job_that_may_go_on_elsewhere(traced: Traced
     assert len(traced.all("pool.run")) == 2
 
 
-def test_nothing_is_held_of_a_job_whose_lease_was_lost(traced: Traced) -> None:
+def test_no_spans_are_kept_of_a_job_whose_lease_was_lost(traced: Traced) -> None:
     job = traced.start(a_job())
     traced.events.emit(LeaseLost(job.pool, job))
     assert held(traced.tracer) == 0
@@ -530,7 +530,7 @@ class Breaking(SpanProcessor):
 
 @pytest.mark.parametrize("when", ["on_start", "on_end"])
 @pytest.mark.parametrize("name", ["pool.submit", "pool.dequeue", "pool.run"])
-def test_a_tracer_that_raises_is_logged_and_harms_nobody(
+def test_a_tracer_that_raises_is_logged_and_does_not_affect_jobs(
     caplog: pytest.LogCaptureFixture, when: str, name: str
 ) -> None:
     traced = Traced(Breaking(**{when: name}))
@@ -563,7 +563,7 @@ def test_an_attempt_without_a_span_does_not_end_that_of_the_next(
     traced.end()
 
 
-def test_a_context_that_is_in_use_is_logged_and_harms_nobody(
+def test_a_context_that_is_in_use_is_logged_and_does_not_affect_jobs(
     traced: Traced, caplog: pytest.LogCaptureFixture
 ) -> None:
     entered = copy_context()

@@ -29,7 +29,7 @@ async def test_jobs_are_listed_newest_first_and_in_pages(world: World) -> None:
     assert third.after is None
 
 
-async def test_dead_letters_are_listed_by_themselves(world: World) -> None:
+async def test_dead_letters_are_listed_separately(world: World) -> None:
     first, second = await world.dead("fetch"), await world.dead("think")
     await world.add()
     dead = await world.operator.dead()
@@ -38,7 +38,7 @@ async def test_dead_letters_are_listed_by_themselves(world: World) -> None:
     assert [job.id for job in await world.operator.dead(limit=1)] == [second]
 
 
-async def test_a_filter_chooses_by_everything_it_names(world: World) -> None:
+async def test_a_filter_selects_by_all_of_its_fields(world: World) -> None:
     wanted = await world.add("fetch", "a", key="k", session="s", tenant="t")
     for other in ({"key": "x"}, {"session": "x"}, {"tenant": "x"}):
         await world.add("fetch", "a", **{"key": "k", "session": "s", "tenant": "t", **other})
@@ -49,7 +49,7 @@ async def test_a_filter_chooses_by_everything_it_names(world: World) -> None:
     assert await world.operator.count(Filter(pool="b")) == {Status.QUEUED: 1}
 
 
-async def test_a_listed_job_says_that_no_worker_serves_its_pool(world: World) -> None:
+async def test_a_listed_job_shows_that_no_worker_serves_its_pool(world: World) -> None:
     await world.add(pool="one")
 
     async def note() -> tuple[str | None, str]:
@@ -75,7 +75,7 @@ async def test_a_listed_job_says_that_no_worker_serves_its_pool(world: World) ->
     assert await note() == ("queued", "it waits for a free slot of a worker")
 
 
-async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> None:
+async def test_a_listed_job_shows_what_it_waits_for(world: World) -> None:
     await world.declare("one", slots=5, max_per_key=1)
     held = [
         await world.add(pool="one", key="k"),
@@ -103,7 +103,7 @@ async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> 
     assert {job.why for job in asked.jobs} == {"it runs and was asked to stop"}
 
 
-async def test_a_job_is_shown_with_all_that_is_known_of_it(world: World) -> None:
+async def test_a_job_is_shown_with_all_its_fields(world: World) -> None:
     id = await world.dead("fetch", key="k", tenant="t", session="s", priority=3)
     job = await world.operator.job(id)
     assert job is not None
@@ -150,7 +150,7 @@ async def test_a_job_is_cancelled_once(world: World) -> None:
     assert [line.by for line in await world.operator.audit(0, kind=CANCEL)] == ["anna"]
 
 
-async def test_an_order_that_is_parked_is_taken_back(world: World) -> None:
+async def test_cancelling_the_job_of_a_blocked_submitter_withdraws_it(world: World) -> None:
     await world.enroll()
     await world.declare("small", slots=1, backpressure=Bounded(1))
     for _ in range(2):
@@ -194,7 +194,7 @@ async def test_a_paused_pool_starts_nothing_until_it_is_resumed(world: World) ->
     assert [line.by for line in await world.operator.audit(began, kind=RESUME)] == ["bert"]
 
 
-async def test_a_resize_wins_until_it_is_given_back(world: World) -> None:
+async def test_a_resize_overrides_the_declaration_until_it_is_reset(world: World) -> None:
     await world.declare("p", slots=1)
     for _ in range(4):
         await world.add(pool="p")
@@ -208,7 +208,7 @@ async def test_a_resize_wins_until_it_is_given_back(world: World) -> None:
     assert len(await world.operator.audit(0, kind=RESIZE)) == 2
 
 
-async def test_a_size_that_is_none_is_refused(world: World) -> None:
+async def test_an_invalid_size_is_refused(world: World) -> None:
     await world.add()
     wrong: list[Any] = [0, -1, True, 1.5, 100_001, 2**70]
     for slots in wrong:
@@ -216,7 +216,7 @@ async def test_a_size_that_is_none_is_refused(world: World) -> None:
             await world.operator.resize("chat", slots, "anna")
 
 
-async def test_what_is_asked_of_an_unknown_pool_is_none_and_changes_nothing(world: World) -> None:
+async def test_an_action_on_an_unknown_pool_returns_none_and_changes_nothing(world: World) -> None:
     await world.add(pool="research")
     assert await world.operator.pause("reserch", "anna") is None
     assert await world.operator.resume("reserch", "anna") is None
@@ -231,7 +231,7 @@ async def test_what_is_asked_of_an_unknown_pool_is_none_and_changes_nothing(worl
     ["", "  ", None, "\udcff", "x" * 1001],
     ids=["empty", "blank", "none", "not UTF-8", "long"],
 )
-async def test_nobody_acts_without_a_name(world: World, by: Any) -> None:
+async def test_an_action_without_an_actor_is_refused(world: World, by: Any) -> None:
     id = await world.dead()
     for act in (
         world.operator.cancel([id], by),
@@ -272,7 +272,7 @@ async def test_the_audit_log_is_read_on_from_a_number(world: World) -> None:
 NUMBERS = [None, "", "2", 1.0, math.nan, math.inf, True, 2**70]
 
 
-async def test_a_limit_that_is_none_is_refused(world: World) -> None:
+async def test_an_invalid_limit_is_refused(world: World) -> None:
     await world.dead()
     wrong: list[Any] = [*NUMBERS, 0, -1]
     for limit in wrong:
@@ -286,7 +286,7 @@ async def test_a_limit_that_is_none_is_refused(world: World) -> None:
                 await look
 
 
-async def test_a_cursor_that_is_none_is_refused(world: World) -> None:
+async def test_an_invalid_cursor_is_refused(world: World) -> None:
     await world.dead()
     wrong: list[Any] = [*NUMBERS, 2**63, -1]
     for after in wrong:
@@ -334,7 +334,7 @@ async def test_ids_may_be_any_iterable(world: World) -> None:
     ],
     ids=["text", "none", "one status", "text for statuses", "unknown status", "no statuses"],
 )
-async def test_a_filter_that_is_none_is_refused(world: World, which: Any) -> None:
+async def test_an_invalid_filter_is_refused(world: World, which: Any) -> None:
     await world.dead()
     for look in (
         world.operator.jobs(which),
@@ -363,7 +363,7 @@ async def test_sessions_are_erased_of_one_named_tenant(world: World, tenant: Any
         await world.operator.erase_sessions(tenant, "me")
 
 
-async def test_dead_or_not_is_yes_or_no(world: World) -> None:
+async def test_dead_must_be_a_bool(world: World) -> None:
     word: Any = "yes"
     with pytest.raises(
         UsageError, match="dead='yes' is not allowed; it must be True, False or None"
@@ -372,7 +372,7 @@ async def test_dead_or_not_is_yes_or_no(world: World) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel_all", "retry_all", "drop_all"])
-async def test_progress_is_told_to_a_function(world: World, verb: str) -> None:
+async def test_progress_must_be_a_function(world: World, verb: str) -> None:
     with pytest.raises(
         UsageError, match="progress=5 is not allowed; it must be a function, or None"
     ):

@@ -20,7 +20,7 @@ async def statuses(world: World, *ids: str) -> list[str]:
     return [(await world.get(id)).job.status.value for id in ids]
 
 
-async def test_all_that_is_meant_is_cancelled_and_nothing_else(world: World) -> None:
+async def test_all_selected_jobs_are_cancelled_and_no_others(world: World) -> None:
     wanted = [await world.add(pool="a", delay=delay) for delay in (None, 60.0)]
     other = await world.add(pool="b")
     summary = await world.operator.cancel_all(Filter(pool="a"), "anna")
@@ -36,14 +36,14 @@ async def test_all_that_is_meant_is_cancelled_and_nothing_else(world: World) -> 
     [{"tenant": "t"}, {"name": "fetch"}, {"session": "s"}, {"user": "u"}, {"key": "k"}],
     ids=str,
 )
-async def test_a_filter_chooses_what_is_cancelled(world: World, which: dict[str, Any]) -> None:
+async def test_a_filter_selects_the_jobs_to_cancel(world: World, which: dict[str, Any]) -> None:
     other = await world.add("other")
     wanted = await world.add("fetch", tenant="t", session="s", user="u", key="k")
     assert (await world.operator.cancel_all(Filter(**which), "anna")).done == 1
     assert await statuses(world, wanted, other) == ["cancelled", "queued"]
 
 
-async def test_what_was_submitted_before_a_moment_is_left_alone(world: World) -> None:
+async def test_jobs_submitted_before_since_are_left_alone(world: World) -> None:
     old = await world.add()
     world.runtime.seconds += 60  # type: ignore[attr-defined]
     new = await world.add()
@@ -53,7 +53,7 @@ async def test_what_was_submitted_before_a_moment_is_left_alone(world: World) ->
     assert await statuses(world, old, new) == ["queued", "cancelled"]
 
 
-async def test_jobs_that_run_are_asked_to_stop_and_those_that_are_over_are_not_met(
+async def test_running_jobs_are_asked_to_stop_and_finished_ones_are_not_counted(
     world: World,
 ) -> None:
     over, running = await world.dead(), await world.add()
@@ -72,7 +72,7 @@ async def test_a_session_is_not_handed_on_to_a_turn_that_is_cancelled_too(world:
     assert await statuses(world, again) == ["queued"]
 
 
-async def test_it_works_in_batches_and_tells_how_far_it_is(world: World) -> None:
+async def test_a_bulk_cancel_works_in_batches_and_reports_progress(world: World) -> None:
     count = CANCEL_AT_ONCE + 20
     draft = (await world.get(await world.add(pool="other"))).job
     draft = replace(draft, pool="chat")
@@ -106,7 +106,7 @@ async def test_a_filter_that_makes_no_sense_is_refused_before_anything_happens(
     assert await statuses(world, id) == ["queued"]
 
 
-async def test_a_job_is_known_by_as_much_of_its_id_as_no_other_has(world: World) -> None:
+async def test_a_job_is_found_by_a_unique_id_prefix(world: World) -> None:
     first, second = await world.add(), await world.add()
     assert await world.operator.resolve(first) == first
     with pytest.raises(UsageError, match=f"matches several jobs: {second}, {first}; give more"):
@@ -125,7 +125,7 @@ async def test_a_job_is_known_by_as_much_of_its_id_as_no_other_has(world: World)
         await world.operator.resolve("alo")
 
 
-async def test_an_id_that_begins_another_one_means_itself(world: World) -> None:
+async def test_an_id_that_is_a_prefix_of_another_means_itself(world: World) -> None:
     await world.add(id="twin-1")
     await world.add(id="twin-11")
     assert await world.operator.resolve("twin-1") == "twin-1"

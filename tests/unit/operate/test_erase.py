@@ -79,7 +79,7 @@ async def test_all_that_a_session_has_left_is_erased(url: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 300], ids=["small", "of many pages"])
-async def test_of_what_is_erased_no_byte_is_left_in_the_file(tmp_path: Path, size: int) -> None:
+async def test_no_erased_byte_is_left_in_the_file(tmp_path: Path, size: int) -> None:
     path = tmp_path / "jobs.db"
     app = App(f"sqlite:///{path}")
     chat = chatting(app)
@@ -140,7 +140,7 @@ class Running:
         return job
 
 
-async def test_a_turn_that_saves_after_its_session_was_erased_is_told(url: str) -> None:
+async def test_a_turn_that_saves_after_its_session_was_erased_gets_an_error(url: str) -> None:
     running = Running(url)
     async with running.app as app, app.worker():
         job = await running.play("saves")
@@ -180,7 +180,7 @@ async def until_erased(store: MemoryStore) -> None:
         gone.clear()
 
 
-async def test_a_turn_whose_code_still_runs_is_erased_when_that_has_ended() -> None:
+async def test_a_turn_whose_code_still_runs_is_erased_when_it_has_ended() -> None:
     clock = Clock()
     store = MemoryStore(clock)
     await store.open()

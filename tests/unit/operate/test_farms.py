@@ -115,7 +115,7 @@ async def left_behind(store: Store) -> list[str]:
 # Views
 
 
-async def test_farms_are_seen_by_their_ids_without_those_that_cannot_be_read(world: World) -> None:
+async def test_farms_are_listed_by_id_without_undecodable_records(world: World) -> None:
     assert await world.operator.farms() == []
     second, first = a_farm("box-ffffff", a_worker(1)), a_farm("ash-ffffff")
     await write_down(world.store, second, first)
@@ -153,7 +153,7 @@ async def test_more_farms_are_seen_than_are_read_at_once(
     assert await world.operator.farms() == made
 
 
-async def test_workers_of_no_farm_are_seen_beside_those_of_farms(world: World) -> None:
+async def test_workers_without_a_farm_are_listed_beside_those_of_farms(world: World) -> None:
     hired, lone, elsewhere = (
         Owner("hired", "box/1", "b", 200, "1", works=True),
         Owner("lone", "box/1", "b", 201, "1", works=True),
@@ -187,7 +187,7 @@ async def test_workers_of_no_farm_are_seen_beside_those_of_farms(world: World) -
         ("snapshot", ControlRequest("", ControlKind.SNAPSHOT, "", WORKER, after=7, limit=20)),
     ],
 )
-async def test_a_farm_is_asked_and_its_answer_comes_back(
+async def test_a_control_request_returns_the_answer_of_the_farm(
     world: World, act: str, wish: ControlRequest
 ) -> None:
     await write_down(world.store, a_farm(), a_farm("box-1a2b3d"))
@@ -211,7 +211,7 @@ async def test_a_farm_is_asked_and_its_answer_comes_back(
         ("set_bounds", "farm_bounds", f"farm {FARM}: at least 2, at most 5 workers"),
     ],
 )
-async def test_every_act_is_in_the_audit_log_with_who_did_it(
+async def test_every_action_is_audited_with_its_actor(
     world: World, act: str, kind: str, text: str
 ) -> None:
     await world.add()
@@ -265,7 +265,7 @@ async def test_bounds_that_no_farm_can_have_are_refused() -> None:
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_of_a_farm_that_is_not_there_nothing_is_wished(world: World, act: str) -> None:
+async def test_no_control_request_is_sent_to_an_unknown_farm(world: World, act: str) -> None:
     await write_down(world.store, a_farm("box-000000"))
     assert await ACTS[act](world.operator) is None
     assert await left_behind(world.store) == []
@@ -277,7 +277,7 @@ NO_IDS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-async def test_what_names_no_farm_and_no_worker_is_not_found() -> None:
+async def test_an_unknown_farm_or_worker_id_is_not_found() -> None:
     async with made() as world:
         operator = world.operator
         for id in NO_IDS:
@@ -293,7 +293,7 @@ async def test_what_names_no_farm_and_no_worker_is_not_found() -> None:
             assert await operator.set_bounds(id, 1, 2, "anna") is None
 
 
-async def test_a_worker_is_no_farm_and_a_farm_no_worker() -> None:
+async def test_a_worker_id_is_not_a_farm_id_and_vice_versa() -> None:
     async with made() as world:
         await write_down(world.store, a_farm(FARM, a_worker(2)), replace(a_farm(), id=WORKER))
         assert await world.operator.farm(WORKER) is None
@@ -304,7 +304,7 @@ async def test_a_worker_is_no_farm_and_a_farm_no_worker() -> None:
         assert await left_behind(world.store) == []
 
 
-async def test_nobody_steers_a_farm_without_a_name() -> None:
+async def test_a_control_request_without_an_actor_is_refused() -> None:
     async with made() as world:
         await write_down(world.store, a_farm())
         operator = world.operator
@@ -349,7 +349,7 @@ class AnsweredLate(MemoryStore):
         return await super().put(puts, token, log)
 
 
-async def test_an_answer_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_at_the_timeout_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farms, "ANSWER_WITHIN", 0.0)
     async with made(AnsweredLate(Clock())) as world:
         await write_down(world.store, a_farm())
@@ -357,7 +357,7 @@ async def test_an_answer_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPat
         assert await left_behind(world.store) == []
 
 
-async def test_an_answer_of_a_newer_farm_says_so() -> None:
+async def test_an_answer_of_a_newer_farm_is_reported_as_such() -> None:
     async with made() as world:
         await write_down(world.store, a_farm())
         newer: Any = ControlRequest("", ControlKind.DRAIN, "")
@@ -381,7 +381,7 @@ async def test_a_farm_in_another_process_answers(tmp_path: Path) -> None:
         await here.close()
 
 
-async def test_the_operator_of_an_app_steers_a_farm(tmp_path: Path) -> None:
+async def test_the_operator_of_an_app_controls_a_farm(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path}/jobs.db")
     there = SqliteStore(tmp_path / "jobs.db", Runtime())
     operator = app.operator()

@@ -53,7 +53,7 @@ async def look(world: World) -> dict[str, Finding]:
     return await found(world.store, world.runtime)
 
 
-async def test_a_store_that_is_well_has_nothing_but_good_findings(world: World) -> None:
+async def test_a_healthy_store_has_only_good_findings(world: World) -> None:
     await world.add()
     await world.claim()
     findings = await look(world)
@@ -61,7 +61,7 @@ async def test_a_store_that_is_well_has_nothing_but_good_findings(world: World) 
     assert {finding.level for finding in findings.values()} == {Level.OK}
 
 
-async def test_jobs_that_nobody_runs_are_found(world: World) -> None:
+async def test_jobs_without_a_worker_are_found(world: World) -> None:
     await world.add()
     await world.add(pool="other")
     finding = (await look(world))["jobs"]
@@ -86,7 +86,7 @@ async def test_jobs_in_a_pool_that_no_worker_serves_are_found(world: World) -> N
     assert (await look(world))["jobs"].level is Level.OK
 
 
-async def test_a_paused_pool_with_jobs_is_told_with_the_command_that_resumes_it(
+async def test_a_paused_pool_with_jobs_is_reported_with_the_resume_command(
     world: World,
 ) -> None:
     await world.add()
@@ -98,7 +98,7 @@ async def test_a_paused_pool_with_jobs_is_told_with_the_command_that_resumes_it(
     assert finding.fix == "`poolhand pools resume chat` lets them run"
 
 
-async def test_what_waits_in_a_paused_pool_alone_needs_no_worker(world: World) -> None:
+async def test_jobs_of_a_paused_pool_need_no_worker(world: World) -> None:
     await world.add()
     await world.operator.pause("chat", "anna")
     assert (await look(world))["jobs"].level is Level.WARN
@@ -120,7 +120,7 @@ async def test_a_dead_owner_that_holds_jobs_is_found(world: World, gone: str) ->
     assert finding.fix is not None
 
 
-async def test_an_owner_whose_number_was_given_to_another_process_is_dead(world: World) -> None:
+async def test_an_owner_whose_pid_was_reused_counts_as_dead(world: World) -> None:
     host, boot, pid, started = world.runtime.identity()
     assert process_started(pid) == started
     world.worker = Owner("w-1", host, boot, pid, started + "0")
@@ -138,7 +138,7 @@ async def test_an_owner_that_ended_without_closing_its_app_and_holds_nothing_is_
     assert (finding.level, finding.text) == (Level.OK, "0 owners, none of them known to be dead")
 
 
-async def test_owners_that_live_or_live_elsewhere_are_well(world: World) -> None:
+async def test_owners_that_are_alive_or_remote_are_fine(world: World) -> None:
     await world.enroll(Owner("far", "another host", "its boot", GONE_PID, "1"))
     await world.add()
     await world.claim()
@@ -146,7 +146,7 @@ async def test_owners_that_live_or_live_elsewhere_are_well(world: World) -> None
     assert (finding.level, finding.text) == (Level.OK, "2 owners, none of them known to be dead")
 
 
-async def test_a_job_that_waits_beside_dead_workers_alone_is_found(world: World) -> None:
+async def test_a_job_that_waits_with_only_dead_workers_is_found(world: World) -> None:
     await world.enroll(replace(world.worker, id="dead", pid=GONE_PID))
     await world.add()
     assert (await look(world))["jobs"].level is Level.WRONG
@@ -163,7 +163,7 @@ async def test_a_clock_that_is_behind_the_store_is_found(world: World, clock: Cl
     assert (await look(world))["clock"].level is Level.OK
 
 
-async def test_jobs_that_nobody_promotes_are_found(world: World, clock: Clock) -> None:
+async def test_due_jobs_that_are_not_promoted_are_found(world: World, clock: Clock) -> None:
     await world.add(delay=10.0)
     await world.add(delay=500.0)
     clock.seconds += 65.0
@@ -246,7 +246,7 @@ class Filed(MemoryStore):
         return list(self.broken)
 
 
-async def test_a_file_that_is_well_is_told_first(clock: Clock) -> None:
+async def test_a_healthy_file_is_the_first_finding(clock: Clock) -> None:
     findings = await found(Filed(clock), clock)
     assert list(findings)[:4] == ["disk", "file", "schema", "permissions"]
     assert findings["schema"].text == "the schema is number 2, the newest"
@@ -262,7 +262,7 @@ async def test_a_file_that_is_well_is_told_first(clock: Clock) -> None:
     ],
     ids=["none", "behind", "ahead"],
 )
-async def test_another_schema_is_told_and_not_migrated(
+async def test_another_schema_is_reported_and_not_migrated(
     clock: Clock, numbers: tuple[int, int], level: Level, fix: str
 ) -> None:
     store = Filed(clock)
@@ -272,7 +272,7 @@ async def test_another_schema_is_told_and_not_migrated(
     assert not store.opened
 
 
-async def test_a_damaged_file_is_told_and_not_touched(clock: Clock) -> None:
+async def test_a_corrupt_file_is_reported_and_not_changed(clock: Clock) -> None:
     store = Filed(clock)
     store.broken = ("page 3 is torn", "page 4 is torn")
     finding = (await found(store, clock))["file"]
@@ -287,7 +287,7 @@ async def test_a_damaged_file_is_told_and_not_touched(clock: Clock) -> None:
     [(NO_SPACE - 1, Level.WRONG), (NO_SPACE, Level.WARN), (1 << 40, Level.OK)],
     ids=["none", "little", "plenty"],
 )
-async def test_a_disk_without_space_is_told(
+async def test_a_full_disk_is_reported(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, free: int, level: Level
 ) -> None:
     usage = namedtuple("usage", ["total", "used", "free"])

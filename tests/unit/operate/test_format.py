@@ -25,7 +25,7 @@ from poolhand.operate.summary import SPAN, Throughput
         (90_000.0, "1 d 01 h"),
     ],
 )
-def test_a_time_is_told_in_its_two_largest_units(seconds: float | None, words: str) -> None:
+def test_a_duration_is_shown_in_its_two_largest_units(seconds: float | None, words: str) -> None:
     assert lasting(seconds) == words
 
 
@@ -50,7 +50,7 @@ def test_a_time_in_a_column_is_short(seconds: float | None, words: str) -> None:
 @pytest.mark.parametrize(
     ("octets", "words"), [(0, "-"), (60 << 20, "60 MB"), (20 << 30, "20.0 GB")]
 )
-def test_memory_is_told_in_megabytes(octets: int, words: str) -> None:
+def test_memory_is_shown_in_megabytes(octets: int, words: str) -> None:
     assert size(octets) == words
 
 
@@ -63,7 +63,7 @@ def test_bars_show_the_highest_full_and_nothing_as_nothing(values: list[float]) 
         assert bar == BARS[-1] if value and value == max(values) else True
 
 
-def test_throughput_counts_what_came_between_two_looks() -> None:
+def test_throughput_counts_jobs_between_two_samples() -> None:
     counted = Throughput(0.0)
     counted.note(0.0, {"a": 1000})
     counted.note(1.0, {"a": 1010})
@@ -72,7 +72,7 @@ def test_throughput_counts_what_came_between_two_looks() -> None:
     assert counted.rate(2.0) == 5.0
 
 
-def test_a_farm_that_comes_or_begins_anew_makes_no_peak() -> None:
+def test_a_farm_that_appears_or_restarts_causes_no_peak() -> None:
     counted = Throughput(0.0)
     counted.note(1.0, {"a": 50})
     counted.note(2.0, {"a": 52, "b": 9000})
@@ -81,7 +81,7 @@ def test_a_farm_that_comes_or_begins_anew_makes_no_peak() -> None:
     assert sum(counted.history(4.0, 10)) == 3
 
 
-def test_history_ends_with_now_and_forgets_what_is_old() -> None:
+def test_history_ends_with_now_and_drops_old_samples() -> None:
     counted = Throughput(0.0)
     counted.note(0.0, {"a": 0})
     counted.note(1.0, {"a": 7})

@@ -18,7 +18,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> App:
     return App("memory://" if memory else f"sqlite:///{tmp_path}/agents.db")
 
 
-async def test_an_operator_of_an_app_has_every_view_and_act(app: App) -> None:
+async def test_an_operator_of_an_app_has_every_view_and_action(app: App) -> None:
     @app.task(name="fail", pool="p")
     async def fail() -> None:
         raise GiveUp("no")

@@ -51,7 +51,7 @@ async def test_a_job_that_failed_has_arguments_and_no_result(tmp_path: Path) -> 
         assert payload_lines(view, ADVICE) == ['arguments: {"what":"fail"}']
 
 
-async def test_what_is_signed_or_pickled_says_so(tmp_path: Path) -> None:
+async def test_signed_or_pickled_values_are_marked_as_such(tmp_path: Path) -> None:
     ring = KeyRing({"k1": SECRET}, current="k1")
     (tmp_path / "signed").mkdir()
     async with ran(tmp_path / "signed", "x", ring=ring) as view:
@@ -90,14 +90,14 @@ async def test_a_closure_has_no_arguments_to_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202e", "\x7f"], ids=ascii)
-def test_nothing_in_a_value_steers_a_terminal(hostile: str) -> None:
+def test_values_are_shown_without_control_sequences(hostile: str) -> None:
     view = PayloadView("id", "task", {"a": hostile}, None, True, hostile, None)
     assert all(line.isprintable() for line in payload_lines(view, ADVICE))
     noted = PayloadView("id", "task", None, hostile, True, None, hostile)
     assert all(line.isprintable() for line in payload_lines(noted, ADVICE))
 
 
-def test_a_long_value_is_cut_and_says_by_how_much() -> None:
+def test_a_long_value_is_truncated_and_shows_by_how_much() -> None:
     view = PayloadView("id", "task", {"a": "x" * LONGEST_SHOWN}, None, False, None, None)
     cut, note = payload_lines(view, ADVICE)
     assert len(cut) < LONGEST_SHOWN + 50

@@ -21,7 +21,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "AT_ONCE", 10)
 
 
-async def test_a_dead_job_runs_again_as_a_new_one_with_the_same_brief(world: World) -> None:
+async def test_a_dead_job_is_rerun_as_a_new_job_with_the_same_call_record(world: World) -> None:
     old = await world.dead(
         "fetch", key="k", session="s", tenant="t", user="u", priority=4, idempotency_key="i"
     )
@@ -37,7 +37,9 @@ async def test_a_dead_job_runs_again_as_a_new_one_with_the_same_brief(world: Wor
     assert (job.submitted_by, job.attempts, job.error) == ("anna", 1, None)
 
 
-async def test_the_old_job_is_no_dead_letter_any_more_and_the_audit_says_who(world: World) -> None:
+async def test_a_rerun_job_is_no_longer_a_dead_letter_and_the_audit_names_the_actor(
+    world: World,
+) -> None:
     old = await world.dead()
     (answer,) = await world.operator.retry([old], "anna")
     assert (await world.operator.jobs(Filter(dead=True))).jobs == ()
@@ -46,7 +48,7 @@ async def test_the_old_job_is_no_dead_letter_any_more_and_the_audit_says_who(wor
     assert (line.job, line.by, line.text) == (old, "anna", f"as {answer.new_id}")
 
 
-async def test_what_is_no_dead_letter_is_told_why(world: World) -> None:
+async def test_retrying_a_job_that_is_not_a_dead_letter_returns_the_reason(world: World) -> None:
     twice = await world.dead()
     await world.operator.retry([twice], "anna")
     cancelled = await world.add(pool="other")
@@ -85,7 +87,7 @@ async def test_a_retry_gets_the_time_to_wait_that_the_old_one_had(world: World) 
     assert (new.expires_at - new.submitted_at).total_seconds() == pytest.approx(60.0)
 
 
-async def test_a_full_pool_is_told_and_the_dead_letter_stays(world: World) -> None:
+async def test_a_full_pool_is_reported_and_the_dead_letter_stays(world: World) -> None:
     await world.declare("small", slots=1, backpressure=Bounded(1, OnFull.FAIL_SUBMITTER))
     old = await world.dead(pool="small")
     await world.add(pool="small")
@@ -100,7 +102,7 @@ async def test_a_full_pool_is_told_and_the_dead_letter_stays(world: World) -> No
     assert (await world.get(old)).dead
 
 
-async def test_a_pool_without_a_free_slot_is_told(world: World) -> None:
+async def test_a_pool_without_a_free_slot_is_reported(world: World) -> None:
     await world.declare("small", slots=1, backpressure=FailFast())
     old = await world.dead(pool="small")
     await world.add(pool="small")
@@ -120,7 +122,7 @@ async def test_a_retry_that_failed_is_a_dead_letter_of_its_own(world: World) -> 
     assert await world.operator.count(Filter(dead=True)) == {}
 
 
-async def test_a_key_that_stands_for_another_job_by_now_runs_nothing_twice(world: World) -> None:
+async def test_a_retry_joins_the_newer_job_of_its_key(world: World) -> None:
     old = await world.dead(idempotency_key="i")
     other = await world.add(idempotency_key="i", rerun_failed=True)
     assert other != old
@@ -131,7 +133,7 @@ async def test_a_key_that_stands_for_another_job_by_now_runs_nothing_twice(world
     assert await world.operator.count(Filter(dead=True)) == {}
 
 
-async def test_all_that_a_filter_means_run_again(world: World) -> None:
+async def test_all_dead_letters_of_a_filter_are_rerun(world: World) -> None:
     wanted = [await world.dead("fetch", tenant="t") for _ in range(3)]
     left = [await world.dead("fetch", tenant="u"), await world.dead("other", tenant="t")]
     summary = await world.operator.retry_all(Filter(name="fetch", tenant="t"), "anna")
@@ -142,7 +144,7 @@ async def test_all_that_a_filter_means_run_again(world: World) -> None:
     assert sorted(str(line.job) for line in lines) == wanted
 
 
-async def test_a_retry_of_many_tells_how_far_it_is(world: World) -> None:
+async def test_a_bulk_retry_reports_its_progress(world: World) -> None:
     for _ in range(25):
         await world.dead()
     told: list[Progress] = []
@@ -151,13 +153,13 @@ async def test_a_retry_of_many_tells_how_far_it_is(world: World) -> None:
     assert told == [Progress(10, 0, 25), Progress(20, 0, 25), Progress(25, 0, 25)]
 
 
-async def test_nothing_to_retry_is_no_fault(world: World) -> None:
+async def test_a_retry_of_no_jobs_succeeds(world: World) -> None:
     told: list[Progress] = []
     summary = await world.operator.retry_all(Filter(), "anna", told.append)
     assert (summary.done, summary.not_done, told) == (0, 0, [])
 
 
-async def test_jobs_that_die_meanwhile_are_not_met(world: World) -> None:
+async def test_jobs_that_die_during_a_bulk_retry_are_not_rerun(world: World) -> None:
     for _ in range(15):
         await world.dead()
     later: list[asyncio.Task[str]] = []
@@ -171,7 +173,7 @@ async def test_jobs_that_die_meanwhile_are_not_met(world: World) -> None:
     assert [job.id for job in (await world.operator.jobs(Filter(dead=True))).jobs] == died[::-1]
 
 
-async def test_a_full_pool_takes_what_fits_and_the_others_are_told(world: World) -> None:
+async def test_a_full_pool_accepts_what_fits_and_the_rest_is_reported(world: World) -> None:
     await world.declare("small", slots=1, backpressure=Bounded(12, OnFull.FAIL_SUBMITTER))
     for _ in range(25):
         await world.dead(pool="small")
@@ -184,7 +186,7 @@ async def test_a_full_pool_takes_what_fits_and_the_others_are_told(world: World)
     assert await world.operator.count(Filter(dead=True)) == {Status.FAILED: 13}
 
 
-async def test_the_answers_kept_of_many_are_bounded(
+async def test_the_number_of_results_kept_of_a_bulk_retry_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "MOST_ANSWERS", 20)

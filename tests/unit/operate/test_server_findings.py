@@ -31,7 +31,7 @@ def findings(survey: ServerSurvey) -> dict[str, Finding]:
     return {one.check: one for one in (*usable(PLACE, survey), *shape(survey))}
 
 
-def test_a_server_that_is_well_has_nothing_but_good_findings() -> None:
+def test_a_healthy_server_has_only_good_findings() -> None:
     found = findings(seen())
     assert list(found) == [
         "server", "rights", "safety", "connections", "tables", "snapshots", "audit", "clock",
@@ -74,7 +74,7 @@ def test_a_server_that_is_well_has_nothing_but_good_findings() -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_told_alone_with_how_to_mend_it(
+def test_each_problem_is_one_finding_with_its_fix(
     check: str, level: Level, facts: dict[str, Any], said: str
 ) -> None:
     found = findings(seen(**facts))
@@ -95,5 +95,5 @@ def test_what_is_wrong_is_told_alone_with_how_to_mend_it(
     ],
     ids=["many live", "few dead", "young snapshot", "young writer", "little ahead"],
 )
-def test_what_every_busy_server_has_is_not_wrong(facts: dict[str, Any]) -> None:
+def test_conditions_of_every_busy_server_are_not_findings(facts: dict[str, Any]) -> None:
     assert {one.level for one in findings(seen(**facts)).values()} == {Level.OK}

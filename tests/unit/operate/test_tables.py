@@ -41,7 +41,9 @@ def as_dicts(
         ({"heard": 9.0, "blocked": 1.0}, "SILENT, BLOCKED 1.0 s, ready", "red"),
     ],
 )
-def test_how_a_worker_is_stands_in_words(more: dict[str, Any], words: str, style: str) -> None:
+def test_the_state_of_a_worker_is_shown_in_words(
+    more: dict[str, Any], words: str, style: str
+) -> None:
     assert tables.state_of(a_worker(1, **more), NOW) == (words, style)
 
 
@@ -68,7 +70,7 @@ def test_old_troubles_are_not_shown_as_present(minutes: int, part: tuple[str, st
     assert summary.trouble([farm], now) == f"TROUBLE 00:00:00 ({age}) new; 1 before it"
 
 
-def test_workers_stand_below_their_farm_and_those_of_none_at_the_end() -> None:
+def test_workers_are_listed_under_their_farm_and_those_without_one_at_the_end() -> None:
     farm = a_farm(FARM, a_worker(1), a_worker(2, pid=201), capacity=20)
     found = tables.worker_rows([farm], [LoneWorker("lone", "elm/9", 7, 3)], NOW)
     assert [row.key for row in found] == [FARM, f"{FARM}.1", f"{FARM}.2", "lone"]
@@ -85,7 +87,7 @@ def test_workers_stand_below_their_farm_and_those_of_none_at_the_end() -> None:
     assert (last["state"], last["running"]) == ("of no farm, on elm", "3")
 
 
-def test_a_supervisor_without_a_sign_of_life_leaves_workers_in_an_unknown_state() -> None:
+def test_workers_of_a_silent_supervisor_have_an_unknown_state() -> None:
     worker = a_worker(1, heard=12.4)
     found = as_dicts(tables.worker_rows([a_farm(FARM, worker, age=12.0)], [], NOW), tables.WORKERS)
     assert [row["state"] for row in found] == ["NO SIGN for 12s", "unknown"]
@@ -104,7 +106,7 @@ def test_a_record_that_is_not_overdue_counts_as_of_now() -> None:
         assert (row["state"], row["last signal"]) == ("ready", signal)
 
 
-def test_of_several_farms_each_shows_its_bounds() -> None:
+def test_each_of_several_farms_shows_its_bounds() -> None:
     found = tables.worker_rows([a_farm(FARM), a_farm("ash-000001", maximum=4)], [], NOW)
     assert [row["state"] for row in as_dicts(found, tables.WORKERS)] == [
         "running, 1 to 10",
@@ -112,7 +114,7 @@ def test_of_several_farms_each_shows_its_bounds() -> None:
     ]
 
 
-async def test_a_job_is_shown_with_its_worker_how_long_it_runs_and_a_note() -> None:
+async def test_a_job_is_shown_with_its_worker_its_duration_and_a_note() -> None:
     async with made() as world:
         running, waiting, dead = await _jobs(world)
         page = await world.operator.jobs()
@@ -169,11 +171,11 @@ def test_columns_fit_into_any_width_and_the_last_one_is_there(
 
 
 @pytest.mark.parametrize("width", [-2, 0, 1, 20])
-def test_no_width_at_all_is_survived(width: int) -> None:
+def test_a_width_of_zero_is_handled(width: int) -> None:
     assert format.fitting(tables.POOLS, [10] * len(tables.POOLS), width)
 
 
-def test_what_is_too_long_is_cut_where_it_says_least() -> None:
+def test_long_text_is_shortened_where_it_is_least_informative() -> None:
     plain, id, path = (
         format.Column("a"),
         format.Column("a", is_id=True),
@@ -207,7 +209,7 @@ def test_an_age_is_exact_for_a_minute_and_then_changes_for_all_rows_at_once() ->
 # Why jobs wait
 
 
-async def test_a_job_that_waits_says_what_for() -> None:
+async def test_a_waiting_job_is_shown_with_the_reason() -> None:
     async with made() as world:
         await world.add("fetch")
         (pool,) = await world.operator.pools()
@@ -270,7 +272,7 @@ def test_one_farm_is_named_and_many_are_counted() -> None:
     assert plain(summary.who([])) == "no farm"
 
 
-def test_the_load_is_told_in_words_that_need_no_explanation() -> None:
+def test_the_load_is_summarized_in_plain_words() -> None:
     farm = a_farm(FARM, a_worker(1), a_worker(2), queued=228, capacity=20, wanted=2)
     assert plain(summary.load([farm], COUNTS)) == (
         "waiting 228 · running 6 of 20 slots · 2 workers (min 1, max 10)"
@@ -281,7 +283,7 @@ def test_the_load_is_told_in_words_that_need_no_explanation() -> None:
     assert plain(summary.load([], later)) == "waiting 0 · running 1 · scheduled 3"
 
 
-def test_leaving_workers_are_told_apart_from_those_that_are_wanted() -> None:
+def test_leaving_workers_are_counted_separately_from_wanted_ones() -> None:
     leaving = a_worker(1, state=WorkerState.LEAVING, leaving_at=START)
     farm = a_farm(FARM, leaving, a_worker(2), wanted=2, maximum=2, surge=0, held=1)
     assert plain(summary.load([farm], {})).endswith(
@@ -291,17 +293,17 @@ def test_leaving_workers_are_told_apart_from_those_that_are_wanted() -> None:
     assert summary.held([a_farm(FARM)]) == []
 
 
-def test_failed_jobs_are_told_apart_from_failed_attempts() -> None:
+def test_failed_jobs_are_counted_separately_from_failed_attempts() -> None:
     line = plain(summary.speed([a_farm(FARM)], COUNTS, Throughput(0.0), 1.0, 20))
     assert line == "0.0 jobs/s · jobs 38 done, 1 failed · attempts 42, 2 failed"
 
 
-def test_a_farm_that_stops_says_what_still_runs() -> None:
+def test_a_stopping_farm_shows_its_running_jobs() -> None:
     farm = a_farm(FARM, a_worker(1), a_worker(2, active=1), state=FarmState.STOPPING)
     assert "STOPPING: 4 still run in 2 workers" in plain(summary.state([farm], NOW))
 
 
-def test_an_external_farm_says_that_it_only_tells_the_number() -> None:
+def test_an_external_farm_is_shown_as_only_reporting_a_number() -> None:
     told = plain(summary.who([a_farm(FARM, external=True)]))
     assert told.endswith("only reports how many workers are wanted")
 

@@ -19,7 +19,7 @@ def views() -> Iterator[type[PlainView]]:
         waiting.extend(kind.__subclasses__())
 
 
-def test_what_people_are_shown_has_a_to_dict() -> None:
+def test_every_view_has_a_to_dict() -> None:
     # Imported above, so that their views are known.
     assert {actions.__name__, store_findings.__name__} <= sys.modules.keys()
     names = {kind.__name__ for kind in views()}
@@ -31,7 +31,7 @@ def test_what_people_are_shown_has_a_to_dict() -> None:
     }  # fmt: skip
 
 
-async def test_what_an_operator_sees_is_taken_by_any_encoder() -> None:
+async def test_operator_views_can_be_encoded_as_json() -> None:
     app = App("memory://")
 
     @app.task(name="work", pool="shown")

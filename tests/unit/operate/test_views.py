@@ -40,7 +40,9 @@ def written(kind: str, body: bytes) -> LogEntry:
     ],
     ids=["submit", "dequeue", "drop", "outcome", "cancel", "resize", "declared", "rerun"],
 )
-def test_an_audit_line_says_who_and_what(record: audit.Audit, by: str | None, text: str) -> None:
+def test_an_audit_line_names_the_actor_and_the_action(
+    record: audit.Audit, by: str | None, text: str
+) -> None:
     kind = audit.kind_of(record)
     view = audit_view(written(kind, msgspec.json.encode(record)))
     assert (view.number, view.kind, view.pool) == (7, kind, "p")
@@ -61,7 +63,7 @@ def test_a_line_of_an_unknown_form_is_shown_as_far_as_it_can_be(body: bytes) -> 
     )
 
 
-def test_the_note_of_a_job_is_what_is_worth_a_glance() -> None:
+def test_the_note_of_a_job_is_its_reason_or_error() -> None:
     fault = Fault("ValueError", "no bees")
     failed = msgspec.structs.replace(JOB, status=Status.FAILED, error=fault)
     again = msgspec.structs.replace(JOB, status=Status.COMPLETED, error=fault)

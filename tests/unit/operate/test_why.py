@@ -18,7 +18,7 @@ async def told(world: World, id: str) -> tuple[str | None, str | None]:
     return job.reason, job.why
 
 
-async def test_without_any_worker_that_is_what_a_job_waits_for(world: World) -> None:
+async def test_without_any_worker_a_job_waits_for_a_worker(world: World) -> None:
     id = await world.add()
     assert await told(world, id) == (
         "no_worker",
@@ -26,14 +26,14 @@ async def test_without_any_worker_that_is_what_a_job_waits_for(world: World) -> 
     )
 
 
-async def test_who_only_submits_is_no_worker(world: World) -> None:
+async def test_a_process_that_only_submits_is_not_a_worker(world: World) -> None:
     await world.store.enroll(Owner("web", *world.runtime.identity()))
     assert (await told(world, await world.add()))[0] == "no_worker"
     await world.store.enroll(Owner("web", *world.runtime.identity(), works=True))
     assert (await told(world, await world.add()))[0] == "queued"
 
 
-async def test_a_worker_of_other_pools_is_none(world: World) -> None:
+async def test_a_worker_of_other_pools_does_not_count(world: World) -> None:
     others = Owner("web", *world.runtime.identity(), works=True, pools=("other",))
     await world.store.enroll(others)
     reason, text = await told(world, await world.add())
@@ -44,7 +44,7 @@ async def test_a_worker_of_other_pools_is_none(world: World) -> None:
     )
 
 
-async def test_a_worker_that_is_buried_is_none(world: World) -> None:
+async def test_an_expired_worker_does_not_count(world: World) -> None:
     await world.add()
     await world.claim()
     await world.store.expire_owner(world.worker.id, 0)
@@ -52,7 +52,7 @@ async def test_a_worker_that_is_buried_is_none(world: World) -> None:
     assert (await told(world, await world.add()))[0] == "no_worker"
 
 
-async def test_a_free_slot_of_a_worker_is_all_that_a_pool_without_a_cap_lacks(world: World) -> None:
+async def test_in_a_pool_without_a_cap_a_job_waits_for_a_free_worker_slot(world: World) -> None:
     first = await world.add()
     await world.enroll()
     assert await told(world, first) == ("queued", "it waits for a free slot of a worker")
@@ -62,13 +62,13 @@ async def test_a_free_slot_of_a_worker_is_all_that_a_pool_without_a_cap_lacks(wo
     )
 
 
-async def test_a_paused_pool_is_named_before_anything_else(world: World) -> None:
+async def test_a_paused_pool_is_the_first_reason(world: World) -> None:
     id = await world.add()
     await world.operator.pause("chat", "anna")
     assert await told(world, id) == ("paused", "the pool is paused; resume it")
 
 
-async def test_a_scheduled_job_says_when_its_time_comes(world: World) -> None:
+async def test_a_scheduled_job_shows_when_it_is_due(world: World) -> None:
     id = await world.add(delay=90.0)
     assert await told(world, id) == ("scheduled", "it waits for its time in 90.0 s")
     assert isinstance(world.runtime, Clock)
@@ -81,7 +81,7 @@ async def test_a_scheduled_job_says_when_its_time_comes(world: World) -> None:
     [(Fifo(), [0, 1, 2]), (Lifo(), [2, 1, 0]), (Priority(), [2, 0, 1])],
     ids=["fifo", "lifo", "priority"],
 )
-async def test_a_full_pool_says_how_many_go_before(
+async def test_in_a_full_pool_the_number_of_jobs_ahead_is_shown(
     world: World, queue: Fifo | Lifo | Priority, ahead: list[int]
 ) -> None:
     await world.declare("p", slots=1, queue=queue)
@@ -117,7 +117,7 @@ async def test_the_wait_is_estimated_from_the_latest_jobs(world: World) -> None:
     )
 
 
-async def test_where_no_order_can_be_told_the_cap_is(world: World) -> None:
+async def test_without_a_fixed_order_only_the_cap_is_named(world: World) -> None:
     await world.declare("p", slots=1, queue=fair_round_robin())
     ids = [await world.add(pool="p", key=key) for key in ("a", "b", "c")]
     await world.claim()
@@ -127,7 +127,7 @@ async def test_where_no_order_can_be_told_the_cap_is(world: World) -> None:
     )
 
 
-async def test_a_crowd_is_not_counted_one_by_one(
+async def test_above_a_limit_the_jobs_ahead_are_not_counted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(why, "MOST_RIVALS", 3)
@@ -137,7 +137,7 @@ async def test_a_crowd_is_not_counted_one_by_one(
     assert (await told(world, ids[1]))[1] == "all 1 slots of the pool are taken; 4 others wait too"
 
 
-async def test_a_busy_session_is_told_with_the_job_that_holds_it(world: World) -> None:
+async def test_a_busy_session_is_shown_with_the_job_that_holds_it(world: World) -> None:
     first = await world.add(session="s", tenant="t")
     await world.add(session="s", tenant="other")
     await world.claim(2)
@@ -162,7 +162,7 @@ async def test_a_turn_that_waits_for_its_retry_still_holds_its_session(world: Wo
     assert f"busy with job {first}," in str((await told(world, second))[1])
 
 
-async def test_a_key_without_a_place_says_how_many_it_has(world: World) -> None:
+async def test_a_job_behind_its_key_cap_shows_the_running_jobs_of_the_key(world: World) -> None:
     await world.declare("p", slots=9, max_per_key=2)
     ids = [await world.add(pool="p", key="k") for _ in range(4)]
     await world.claim(9)
@@ -172,7 +172,7 @@ async def test_a_key_without_a_place_says_how_many_it_has(world: World) -> None:
     )
 
 
-async def test_a_parked_order_says_that_its_submitter_waits(world: World) -> None:
+async def test_a_blocked_submitter_is_the_reason_its_job_waits(world: World) -> None:
     await world.enroll()
     await world.declare("p", slots=1, backpressure=Bounded(1))
     for _ in range(2):
@@ -182,7 +182,7 @@ async def test_a_parked_order_says_that_its_submitter_waits(world: World) -> Non
     assert await told(world, id) == ("pool_full", "its submitter waits: the pool is full")
 
 
-async def test_a_running_job_says_for_how_long(world: World) -> None:
+async def test_a_running_job_shows_for_how_long(world: World) -> None:
     id = await world.add()
     await world.claim()
     assert isinstance(world.runtime, Clock)
@@ -192,7 +192,7 @@ async def test_a_running_job_says_for_how_long(world: World) -> None:
     assert await told(world, id) == ("stopping", "it runs and was asked to stop")
 
 
-async def test_a_job_that_is_over_says_how(world: World) -> None:
+async def test_a_finished_job_shows_its_outcome(world: World) -> None:
     id = await world.dead()
     assert await told(world, id) == ("over", "it is over: failed")
 
@@ -205,7 +205,7 @@ async def killed(world: World, id: str) -> str:
     return f"its process (pid {2**22 + 1} on {host}) is gone"
 
 
-async def test_a_running_job_of_a_killed_process_says_when_it_is_taken_back(world: World) -> None:
+async def test_a_running_job_of_a_killed_process_shows_when_it_is_reaped(world: World) -> None:
     id = await world.add()
     why = f"{await killed(world, id)}; the job is taken back when a worker or an app opens this "
     assert await told(world, id) == ("process_gone", f"{why}store")

@@ -86,7 +86,7 @@ async def test_a_submit_gives_the_result_of_an_agent(runtime: SeededRuntime) -> 
 
 
 @seeded
-async def test_a_failure_is_told_by_its_type_and_message(runtime: SeededRuntime) -> None:
+async def test_a_failure_is_returned_with_its_type_and_message(runtime: SeededRuntime) -> None:
     class Faulty:
         async def run(self, *, session_id: str, payload: BaseException) -> None:
             raise payload
@@ -113,7 +113,7 @@ async def test_a_failure_is_told_by_its_type_and_message(runtime: SeededRuntime)
 
 
 @seeded
-async def test_turns_of_a_session_run_in_order_and_sessions_beside_each_other(
+async def test_turns_of_a_session_run_in_order_and_sessions_run_concurrently(
     runtime: SeededRuntime,
 ) -> None:
     running: set[str] = set()
@@ -186,7 +186,9 @@ async def test_a_submit_that_is_cancelled_leaves_its_job_running(runtime: Seeded
 
 
 @seeded
-async def test_an_agent_that_waits_for_its_own_session_is_told(runtime: SeededRuntime) -> None:
+async def test_an_agent_that_waits_for_its_own_session_gets_deadlock(
+    runtime: SeededRuntime,
+) -> None:
     seen: list[str] = []
 
     class Asking:
@@ -340,7 +342,7 @@ async def test_each_attempt_of_a_job_has_an_agent_of_its_own(runtime: SeededRunt
 
 
 @seeded
-async def test_a_factory_that_fails_is_told_and_costs_no_slot(runtime: SeededRuntime) -> None:
+async def test_a_factory_that_fails_is_reported_and_costs_no_slot(runtime: SeededRuntime) -> None:
     def plain() -> Any:
         raise OSError("no route")
 
@@ -361,7 +363,7 @@ async def test_a_factory_that_fails_is_told_and_costs_no_slot(runtime: SeededRun
 
 
 @seeded
-async def test_an_agent_without_run_is_told_and_closed(runtime: SeededRuntime) -> None:
+async def test_an_agent_without_run_is_refused_and_closed(runtime: SeededRuntime) -> None:
     closed: list[object] = []
 
     class Mute:
@@ -458,7 +460,7 @@ async def test_a_job_is_found_by_its_id_from_its_submit_on(runtime: SeededRuntim
     assert pool.get(second) == {"job_id": second, "status": "completed", "result": 2}
 
 
-async def test_all_live_jobs_and_the_latest_that_are_over_are_kept() -> None:
+async def test_all_live_jobs_and_the_latest_finished_ones_are_kept() -> None:
     door = Door()
 
     async def make() -> Any:
@@ -496,7 +498,7 @@ async def test_a_waiting_job_that_is_cancelled_never_has_an_agent(runtime: Seede
 
 
 @seeded
-async def test_a_drained_pool_starts_afresh(runtime: SeededRuntime) -> None:
+async def test_a_drained_pool_can_be_started_again(runtime: SeededRuntime) -> None:
     pool = AgentPool(agent_factory=Echo, name="agents", runtime=runtime)
     with pytest.raises(UsageError, match="not started"):
         await pool.submit("s", 1)
@@ -551,7 +553,7 @@ def test_a_pool_can_live_on_one_loop_after_another(drains: bool) -> None:
 
 
 @seeded
-async def test_a_drain_ends_what_its_deadline_finds(runtime: SeededRuntime) -> None:
+async def test_a_drain_cancels_jobs_at_its_deadline(runtime: SeededRuntime) -> None:
     door = Door()
     pool = await AgentPool(1, 1, door.agent, runtime=runtime).start()
     callers = [asyncio.create_task(pool.submit(f"s{number}", number)) for number in range(3)]
@@ -571,7 +573,7 @@ async def test_a_drain_ends_what_its_deadline_finds(runtime: SeededRuntime) -> N
 
 
 @seeded
-async def test_a_pool_scales_itself_when_told_to(runtime: SeededRuntime) -> None:
+async def test_a_pool_scales_with_auto_scale(runtime: SeededRuntime) -> None:
     door, heard = Door(), Heard()
     async with AgentPool(2, 100, door.agent, runtime=runtime, events=heard.events) as pool:
         await pool.auto_scale(max_workers=5)
@@ -589,7 +591,7 @@ async def test_a_pool_scales_itself_when_told_to(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_a_pool_scales_itself_no_more_after_a_drain(runtime: SeededRuntime) -> None:
+async def test_a_pool_does_not_scale_after_a_drain(runtime: SeededRuntime) -> None:
     door = Door()
     pool = AgentPool(2, 100, door.agent, runtime=runtime)
     with pytest.raises(UsageError, match="not started"):
@@ -623,7 +625,7 @@ async def test_the_health_of_a_pool_can_be_sent_as_json(runtime: SeededRuntime) 
 # Bad values
 
 
-def test_every_bad_option_is_told_at_once_and_nothing_is_left() -> None:
+def test_all_bad_options_are_reported_at_once_and_nothing_is_left() -> None:
     def stream() -> Iterator[Echo]:
         yield Echo()
 
@@ -655,7 +657,7 @@ async def test_a_bad_submit_leaves_no_job(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_bad_scaling_is_told_in_the_words_it_was_asked_in(runtime: SeededRuntime) -> None:
+async def test_bad_scaling_options_are_reported_by_their_own_names(runtime: SeededRuntime) -> None:
     async with AgentPool(agent_factory=Echo, runtime=runtime) as pool:
         with pytest.raises(UsageError) as told:
             await pool.auto_scale(0, 1, 2.0, -1.0, 0)
@@ -868,7 +870,7 @@ async def test_a_blocking_agent_asked_softly_may_still_give_its_result() -> None
         assert await pool.submit("s", 1) == {"status": "success", "result": "so far"}
 
 
-async def test_an_agent_that_nobody_wants_any_more_when_it_is_made_does_not_run() -> None:
+async def test_an_agent_whose_job_was_cancelled_while_it_was_made_does_not_run() -> None:
     began, go_on = threading.Event(), threading.Event()
     seen: list[str] = []
 
@@ -957,7 +959,7 @@ async def test_a_lifespan_starts_a_pool_and_drains_it(runtime: SeededRuntime) ->
 
 @pytest.mark.parametrize("agents", [True, False])
 @seeded
-async def test_a_lifespan_scales_as_it_is_told(runtime: SeededRuntime, agents: bool) -> None:
+async def test_a_lifespan_passes_its_scaling_options(runtime: SeededRuntime, agents: bool) -> None:
     door = Door()
 
     async def load(pool: Any, size: int, **options: Any) -> None:
@@ -998,7 +1000,7 @@ async def test_a_lifespan_drains_also_when_the_application_fails(runtime: Seeded
 
 
 @seeded
-async def test_a_lifespan_told_twice_to_end_ends_at_once(runtime: SeededRuntime) -> None:
+async def test_a_lifespan_cancelled_twice_ends_at_once(runtime: SeededRuntime) -> None:
     door = Door()
     pool = AgentPool(agent_factory=door.agent, runtime=runtime)
 
@@ -1018,13 +1020,13 @@ async def test_a_lifespan_told_twice_to_end_ends_at_once(runtime: SeededRuntime)
     assert (door.closed, list_pools()) == ([1], [])
 
 
-def test_every_bad_value_of_a_lifespan_is_told_at_once() -> None:
+def test_all_bad_lifespan_options_are_reported_at_once() -> None:
     wrong: Any = "pool"
     with pytest.raises(UsageError, match=r"pool='pool'.*drain_timeout=-1.*autoscale=5"):
         pool_lifespan(wrong, drain_timeout=-1, autoscale=5)  # type: ignore[arg-type]
 
 
-async def test_jobs_bear_the_name_of_what_makes_their_agents() -> None:
+async def test_jobs_are_named_after_their_agent_factory() -> None:
     class Researcher:
         async def run(self, *, session_id: str, payload: Any) -> str:
             job = current_job()
@@ -1047,7 +1049,7 @@ async def test_a_lifespan_keeps_the_given_size_within_its_bounds(
 
 
 @seeded
-async def test_a_run_that_succeeded_is_neither_undone_nor_repeated_by_a_close_that_hangs(
+async def test_a_close_that_hangs_neither_undoes_nor_repeats_a_successful_run(
     runtime: SeededRuntime,
 ) -> None:
     runs: list[Any] = []

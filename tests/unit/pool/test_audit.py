@@ -48,7 +48,7 @@ async def fail() -> None:
 
 
 @seeded
-async def test_a_job_is_told_from_its_submit_to_its_outcome(runtime: SeededRuntime) -> None:
+async def test_a_job_is_audited_from_submit_to_outcome(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         await pool.run(no_op)
         await asyncio.sleep(1)
@@ -65,7 +65,7 @@ async def test_a_job_is_told_from_its_submit_to_its_outcome(runtime: SeededRunti
 
 
 @seeded
-async def test_records_say_who_when_and_where(runtime: SeededRuntime) -> None:
+async def test_records_have_job_time_and_slot(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, max_concurrent=1) as pool:
         await asyncio.sleep(1)
         first = await pool.with_options(priority=3, key="k", idempotency_key="i").submit(
@@ -93,7 +93,9 @@ async def test_records_say_who_when_and_where(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_an_eviction_is_told_behind_the_submit_that_caused_it(runtime: SeededRuntime) -> None:
+async def test_an_eviction_is_audited_after_the_submit_that_caused_it(
+    runtime: SeededRuntime,
+) -> None:
     async with Pool(runtime=runtime, backpressure=ring_buffer(1)) as pool:
         tickets = [await pool.submit(asyncio.sleep, 1) for _ in range(3)]
         await wait(tickets)
@@ -107,7 +109,7 @@ async def test_an_eviction_is_told_behind_the_submit_that_caused_it(runtime: See
 
 
 @seeded
-async def test_what_is_asked_for_behind_a_number_and_by_kind(runtime: SeededRuntime) -> None:
+async def test_the_audit_can_be_read_from_a_number_and_by_kind(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         await pool.run(no_op)
         pool.pause()
@@ -137,7 +139,7 @@ async def test_the_last_ten_thousand_are_kept_with_their_numbers() -> None:
 
 
 @seeded
-async def test_the_audit_keeps_no_result_alive(runtime: SeededRuntime) -> None:
+async def test_the_audit_does_not_keep_results_alive(runtime: SeededRuntime) -> None:
     class Result:
         pass
 
@@ -189,7 +191,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
         assert first.count(b"\n") > 200
 
 
-def test_who_asks_in_between_gets_what_is_told_at_the_end() -> None:
+def test_reading_the_audit_in_between_does_not_change_it() -> None:
     for seed in range(5):
         asked, once = (
             run_seeded(lambda runtime, asks=asks: busy_day(runtime, asks), seed).audit()  # type: ignore[misc]
@@ -199,7 +201,7 @@ def test_who_asks_in_between_gets_what_is_told_at_the_end() -> None:
         assert [worded(line) for line in asked] == [worded(line) for line in once]
 
 
-def test_the_audit_tells_what_the_events_told() -> None:
+def test_the_audit_matches_the_events() -> None:
     kinds = {JobSubmitted: "submit", JobStarted: "dequeue", JobRetried: "retry"}
     for seed in range(5):
         heard = Heard()
@@ -231,7 +233,7 @@ def _was_inside(audited: dict[str, list[str]], line: AuditLine) -> bool:
 
 
 @seeded
-async def test_a_submitter_that_waits_for_a_place_is_told_of_once_it_has_one(
+async def test_a_blocked_submitter_is_audited_once_its_job_is_accepted(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool:
@@ -282,7 +284,7 @@ async def scenario(pool: Pool) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_store_writes_the_same_kinds_of_the_same_things(tmp_path: Path) -> None:
+async def test_a_store_writes_the_same_audit_records_as_a_pool_in_memory(tmp_path: Path) -> None:
     options: dict[str, Any] = {"backpressure": ring_buffer(2), "max_concurrent": 1}
     pool = Pool("kept", **options)
     ours = by_job(await scenario(pool), [(line.kind, as_dict(line)) for line in pool.audit()])
@@ -318,7 +320,7 @@ def by_job(ids: list[str], lines: Told) -> dict[str, list[tuple[str, dict[str, A
     return found
 
 
-async def test_it_is_read_on_the_thread_of_the_loop() -> None:
+async def test_the_audit_must_be_read_on_the_thread_of_the_loop() -> None:
     async with Pool() as pool:
         await until(lambda: True)
         with pytest.raises(UsageError, match="on the thread of its event loop"):

@@ -100,7 +100,7 @@ async def at_rest(runtime: SeededRuntime, pool: Pool, size: int) -> None:
 @pytest.mark.parametrize("policy", [unbounded(), bounded(40), fail_fast()], ids=str)
 @seeded
 @large
-async def test_a_step_load_is_met_and_then_let_go_of(
+async def test_a_pool_grows_with_a_step_load_and_shrinks_after_it(
     runtime: SeededRuntime, policy: Policy
 ) -> None:
     ledger = Ledger(2, 2, 50)
@@ -122,7 +122,7 @@ async def test_a_step_load_is_met_and_then_let_go_of(
 
 @seeded
 @large
-async def test_a_steady_load_is_met_without_turning_back(runtime: SeededRuntime) -> None:
+async def test_under_a_steady_load_a_pool_only_grows(runtime: SeededRuntime) -> None:
     ledger = Ledger(2, 2, 50)
     async with Pool(runtime=runtime, events=ledger.events, autoscale=Autoscale()) as pool:
         await constant_load(runtime, pool, need=4, seconds=600)
@@ -132,7 +132,7 @@ async def test_a_steady_load_is_met_without_turning_back(runtime: SeededRuntime)
 
 
 @seeded
-async def test_the_reason_of_each_resize_is_told(runtime: SeededRuntime) -> None:
+async def test_each_resize_is_emitted_with_its_reason(runtime: SeededRuntime) -> None:
     heard = Heard()
     scale = Autoscale(min=1, max=3, interval=1, cooldown=0)
     async with Pool(runtime=runtime, events=heard.events, autoscale=scale) as pool:
@@ -179,7 +179,9 @@ async def test_submitters_that_wait_for_a_place_make_a_pool_grow(runtime: Seeded
 
 
 @seeded
-async def test_submitters_whom_no_slot_would_help_do_not(runtime: SeededRuntime) -> None:
+async def test_blocked_submitters_that_no_slot_would_help_do_not_make_a_pool_grow(
+    runtime: SeededRuntime,
+) -> None:
     ledger = Ledger(2, 2, 50)
     scale = Autoscale(min=2, max=50, interval=1, cooldown=0)
     async with Pool(
@@ -195,7 +197,7 @@ async def test_submitters_whom_no_slot_would_help_do_not(runtime: SeededRuntime)
         await wait(tickets)
 
 
-async def test_a_pool_sizes_itself_on_a_real_loop() -> None:
+async def test_a_pool_scales_on_a_real_loop() -> None:
     heard = Heard()
     grown, shrunk = asyncio.Event(), asyncio.Event()
 
@@ -293,7 +295,7 @@ async def test_scaling_down_retires_idle_workers_and_leaves_busy_ones_alone(
 
 
 @seeded
-async def test_workers_are_busy_or_draining_then_gone_and_stopped_at_the_end(
+async def test_worker_states_are_busy_then_draining_then_gone_and_stopped_at_the_end(
     runtime: SeededRuntime,
 ) -> None:
     def states() -> dict[str, str]:
@@ -322,7 +324,7 @@ async def test_workers_are_busy_or_draining_then_gone_and_stopped_at_the_end(
 
 
 @seeded
-async def test_workers_that_come_later_are_numbered_and_named_like_the_first(
+async def test_workers_added_later_are_numbered_and_named_like_the_first(
     runtime: SeededRuntime,
 ) -> None:
     names: set[str] = set()
@@ -345,7 +347,7 @@ async def test_workers_that_come_later_are_numbered_and_named_like_the_first(
 # Bounds
 
 
-def test_a_pool_starts_at_the_minimum_unless_it_is_told_a_size() -> None:
+def test_a_pool_starts_at_the_minimum_unless_a_size_is_given() -> None:
     assert Pool(autoscale=Autoscale(min=3, max=9))._config.max_concurrent == 3
     assert Pool(autoscale=Autoscale(min=3, max=9), max_concurrent=9)._config.max_concurrent == 9
     assert Pool()._config.max_concurrent == 1
@@ -394,7 +396,7 @@ async def test_a_scaler_that_is_taken_away_changes_nothing_any_more(
 
 
 @seeded
-async def test_new_settings_take_the_place_of_the_old_ones(runtime: SeededRuntime) -> None:
+async def test_new_autoscale_settings_replace_the_old_ones(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events, autoscale=Autoscale()) as pool:
         pool.set_autoscale(Autoscale(min=6, max=8, interval=1))
@@ -409,7 +411,7 @@ async def test_new_settings_take_the_place_of_the_old_ones(runtime: SeededRuntim
 
 @pytest.mark.parametrize("settings", [True, 5, (2, 50), Autoscale])
 @seeded
-async def test_what_is_no_autoscale_is_refused_and_changes_nothing(
+async def test_an_invalid_autoscale_is_refused_and_changes_nothing(
     runtime: SeededRuntime, settings: Any
 ) -> None:
     async with Pool(runtime=runtime, autoscale=QUICK) as pool:
@@ -510,7 +512,9 @@ async def test_nothing_is_left_of_a_scaler_after_a_drain(runtime: SeededRuntime)
 
 
 @seeded
-async def test_fail_fast_lets_in_what_the_grown_pool_can_take(runtime: SeededRuntime) -> None:
+async def test_fail_fast_accepts_as_many_jobs_as_the_grown_pool_has_slots(
+    runtime: SeededRuntime,
+) -> None:
     options: Any = {"backpressure": fail_fast(), "autoscale": QUICK}
     async with Pool(runtime=runtime, **options) as pool, occupied(pool, 2):
         with pytest.raises(NoFreeSlot):

@@ -55,7 +55,7 @@ def full(pool: Pool) -> None:
 
 @pytest.mark.parametrize("policy", [unbounded(), *BOUNDED, fail_fast()], ids=str)
 @seeded
-async def test_every_policy_takes_a_job_at_once_while_a_slot_is_free_and_nobody_waits(
+async def test_every_policy_accepts_a_job_at_once_while_a_slot_is_free_and_no_job_waits(
     runtime: SeededRuntime, policy: Any
 ) -> None:
     async with Pool(runtime=runtime, max_concurrent=2, backpressure=policy) as pool:
@@ -164,7 +164,9 @@ async def test_a_blocked_submitter_waits_until_a_place_is_free(runtime: SeededRu
 
 
 @seeded
-async def test_parked_submitters_get_in_first_come_first_served(runtime: SeededRuntime) -> None:
+async def test_blocked_submitters_are_admitted_first_come_first_served(
+    runtime: SeededRuntime,
+) -> None:
     journal = Journal()
     async with Pool(runtime=runtime, queue="fifo", backpressure=bounded(2)) as pool:
         async with occupied(pool):
@@ -176,7 +178,7 @@ async def test_parked_submitters_get_in_first_come_first_served(runtime: SeededR
 
 
 @seeded
-async def test_one_parked_submitter_gets_in_per_freed_place(runtime: SeededRuntime) -> None:
+async def test_one_blocked_submitter_is_admitted_per_freed_place(runtime: SeededRuntime) -> None:
     gates = [asyncio.Event() for _ in range(8)]
     async with Pool(runtime=runtime, queue="fifo", backpressure=bounded(2)) as pool:
         for gate in gates[:3]:
@@ -195,7 +197,7 @@ async def test_one_parked_submitter_gets_in_per_freed_place(runtime: SeededRunti
 
 
 @seeded
-async def test_a_cancelled_waiting_job_frees_its_place_for_a_parked_submitter(
+async def test_a_cancelled_waiting_job_frees_its_place_for_a_blocked_submitter(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool, occupied(pool):
@@ -207,7 +209,7 @@ async def test_a_cancelled_waiting_job_frees_its_place_for_a_parked_submitter(
 
 
 @seeded
-async def test_an_expired_waiting_job_frees_its_place_for_a_parked_submitter(
+async def test_an_expired_waiting_job_frees_its_place_for_a_blocked_submitter(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool, occupied(pool):
@@ -218,7 +220,7 @@ async def test_an_expired_waiting_job_frees_its_place_for_a_parked_submitter(
 
 
 @seeded
-async def test_a_newcomer_stands_behind_those_that_wait(runtime: SeededRuntime) -> None:
+async def test_a_new_submit_queues_behind_blocked_submitters(runtime: SeededRuntime) -> None:
     journal = Journal()
     async with Pool(runtime=runtime, queue="fifo", backpressure=bounded(1)) as pool:
         gate = asyncio.Event()
@@ -233,7 +235,7 @@ async def test_a_newcomer_stands_behind_those_that_wait(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_submit_without_waiting_does_not_overtake_those_that_wait(
+async def test_submit_nowait_does_not_overtake_blocked_submitters(
     runtime: SeededRuntime,
 ) -> None:
     refused: list[PoolFull] = []
@@ -253,7 +255,7 @@ async def test_a_submit_without_waiting_does_not_overtake_those_that_wait(
 
 
 @seeded
-async def test_a_cancelled_waiter_leaves_at_once_and_the_next_moves_up(
+async def test_a_cancelled_blocked_submitter_leaves_at_once_and_the_next_moves_up(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -272,7 +274,7 @@ async def test_a_cancelled_waiter_leaves_at_once_and_the_next_moves_up(
 
 
 @seeded
-async def test_after_wait_timeout_a_parked_submitter_gets_pool_full_and_leaves_nothing(
+async def test_after_wait_timeout_a_blocked_submitter_gets_pool_full_and_leaves_nothing(
     runtime: SeededRuntime,
 ) -> None:
     policy = bounded(1, wait_timeout=7)
@@ -341,7 +343,7 @@ async def test_submit_nowait_raises_pool_full_where_submit_would_wait(
 
 
 @seeded
-async def test_a_drain_refuses_parked_submitters_with_draining(runtime: SeededRuntime) -> None:
+async def test_a_drain_refuses_blocked_submitters_with_draining(runtime: SeededRuntime) -> None:
     pool = await Pool(runtime=runtime, backpressure=bounded(1)).start()
     gate = asyncio.Event()
     await pool.submit(gate.wait)
@@ -357,7 +359,7 @@ async def test_a_drain_refuses_parked_submitters_with_draining(runtime: SeededRu
 
 
 @seeded
-async def test_growing_a_full_pool_lets_parked_submitters_in(runtime: SeededRuntime) -> None:
+async def test_growing_a_full_pool_admits_blocked_submitters(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool, occupied(pool):
         full(pool)
         task = await park(pool, pool, Journal().note, "x")
@@ -366,7 +368,7 @@ async def test_growing_a_full_pool_lets_parked_submitters_in(runtime: SeededRunt
 
 
 @seeded
-async def test_a_parked_submit_is_told_once_as_parked_and_once_as_submitted(
+async def test_a_blocked_submit_emits_blocked_once_and_submitted_once(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -420,7 +422,7 @@ async def test_the_oldest_waiting_job_is_rejected_and_the_new_one_taken(
 @pytest.mark.parametrize("policy", EVICTING, ids=str)
 @pytest.mark.parametrize("queue", [fifo(), lifo(), priority(), priority(aging=1)], ids=str)
 @seeded
-async def test_the_oldest_by_arrival_goes_whatever_the_strategy_would_serve_first(
+async def test_the_oldest_job_by_arrival_is_evicted_whatever_the_strategy(
     runtime: SeededRuntime, policy: Any, queue: Any
 ) -> None:
     async with Pool(runtime=runtime, backpressure=policy, queue=queue) as pool, occupied(pool):
@@ -462,7 +464,7 @@ async def test_blocked_and_scheduled_jobs_can_be_the_oldest(
 
 @pytest.mark.parametrize("policy", EVICTING, ids=str)
 @seeded
-async def test_whoever_waits_on_a_victim_learns_it_at_once(
+async def test_callers_waiting_for_an_evicted_job_get_its_rejection_at_once(
     runtime: SeededRuntime, policy: Any
 ) -> None:
     async with Pool(runtime=runtime, backpressure=policy) as pool, occupied(pool):
@@ -491,7 +493,7 @@ async def test_submit_nowait_drops_as_submit_does(runtime: SeededRuntime, policy
     ids=str,
 )
 @seeded
-async def test_a_pool_that_shrinks_below_what_runs_still_has_its_places(
+async def test_a_pool_resized_below_its_running_jobs_still_accepts_up_to_its_depth(
     runtime: SeededRuntime, policy: Any
 ) -> None:
     async with Pool(runtime=runtime, max_concurrent=4, backpressure=policy) as pool:
@@ -532,7 +534,7 @@ async def test_a_bursting_key_never_pushes_out_a_quiet_one(
 
 @pytest.mark.parametrize("kind", ["ring", "drop"])
 @seeded
-async def test_the_victim_is_the_oldest_of_the_key_with_the_most_waiting(
+async def test_the_oldest_job_of_the_key_with_the_most_waiting_jobs_is_evicted(
     runtime: SeededRuntime, kind: str
 ) -> None:
     async with Pool(runtime=runtime, **fair(5, kind)) as pool, occupied(pool):
@@ -544,7 +546,9 @@ async def test_the_victim_is_the_oldest_of_the_key_with_the_most_waiting(
 
 @pytest.mark.parametrize("kind", ["ring", "drop"])
 @seeded
-async def test_the_newcomer_counts_for_its_key(runtime: SeededRuntime, kind: str) -> None:
+async def test_the_new_job_counts_for_its_key_when_choosing_an_eviction(
+    runtime: SeededRuntime, kind: str
+) -> None:
     async with Pool(runtime=runtime, **fair(4, kind)) as pool, occupied(pool):
         tickets = submit(pool, "AABB" + "B")
         assert left(tickets) == "AABB"
@@ -553,7 +557,7 @@ async def test_the_newcomer_counts_for_its_key(runtime: SeededRuntime, kind: str
 
 @pytest.mark.parametrize("kind", ["ring", "drop"])
 @seeded
-async def test_of_equally_crowded_keys_the_one_with_the_oldest_job_pays(
+async def test_equally_crowded_keys_lose_the_oldest_job_among_them(
     runtime: SeededRuntime, kind: str
 ) -> None:
     async with Pool(runtime=runtime, **fair(4, kind)) as pool, occupied(pool):
@@ -668,7 +672,7 @@ async def test_pool_full_after_a_wait_carries_retry_after(runtime: SeededRuntime
 
 
 @seeded
-async def test_four_parallel_submits_on_an_idle_fail_fast_pool_of_four_all_get_in(
+async def test_four_parallel_submits_on_an_idle_fail_fast_pool_of_four_are_all_accepted(
     runtime: SeededRuntime,
 ) -> None:
     gate = asyncio.Event()

@@ -129,7 +129,7 @@ async def test_cancelling_the_holder_of_a_session_lets_the_next_turn_go(
 
 
 @seeded
-async def test_a_cancelled_job_makes_room_for_a_parked_submitter(runtime: SeededRuntime) -> None:
+async def test_a_cancelled_job_admits_a_blocked_submitter(runtime: SeededRuntime) -> None:
     async with Pool(backpressure=bounded(1), runtime=runtime) as pool:
         await pool.submit(asyncio.sleep, 5)
         waiting = await pool.submit(asyncio.sleep, 5)
@@ -314,7 +314,7 @@ async def test_a_cancelled_job_is_not_retried(runtime: SeededRuntime) -> None:
 
 @pytest.mark.parametrize("wish", [Snooze(5), RetryLater(5)], ids=["snooze", "retry_later"])
 @seeded
-async def test_a_job_that_is_cancelled_does_not_come_back_by_its_own_wish(
+async def test_a_cancelled_job_is_not_retried_or_snoozed_by_its_own_request(
     runtime: SeededRuntime, wish: Exception
 ) -> None:
     attempts: list[int] = []
@@ -354,7 +354,7 @@ async def test_a_job_can_cancel_itself(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_job_that_is_over_cannot_be_cancelled(runtime: SeededRuntime) -> None:
+async def test_a_finished_job_cannot_be_cancelled(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         ticket = await pool.submit(asyncio.sleep, 0, result="done")
         await ticket
@@ -383,7 +383,9 @@ async def test_cancelling_twice_is_cancelling_once(runtime: SeededRuntime) -> No
 
 
 @seeded
-async def test_a_cancel_holds_even_if_the_canceller_does_not_stay(runtime: SeededRuntime) -> None:
+async def test_a_cancel_takes_effect_even_if_its_caller_is_cancelled(
+    runtime: SeededRuntime,
+) -> None:
     began = asyncio.Event()
 
     async def job() -> None:
@@ -403,7 +405,7 @@ async def test_a_cancel_holds_even_if_the_canceller_does_not_stay(runtime: Seede
 
 
 @seeded
-async def test_a_cancelled_error_nobody_asked_for_is_a_cancelled_job(
+async def test_a_cancelled_error_raised_without_a_cancel_request_cancels_the_job(
     runtime: SeededRuntime,
 ) -> None:
     async def job() -> None:
@@ -441,7 +443,7 @@ async def test_a_worker_task_that_others_cancel_is_a_cancelled_job(runtime: Seed
 
 
 @seeded
-async def test_a_caller_that_is_cancelled_leaves_its_job_alone(runtime: SeededRuntime) -> None:
+async def test_a_cancelled_caller_leaves_its_job_running(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         ticket = await pool.submit(asyncio.sleep, 5, result="done")
 
@@ -487,7 +489,7 @@ async def test_cancel_with_caller_cancels_the_job_of_a_cancelled_caller(
         assert (seen.cancelled, seen.failed) == (1, 0)
 
 
-def test_cancel_with_caller_holds_at_the_moment_a_parked_submit_gets_in() -> None:
+def test_cancel_with_caller_applies_when_a_blocked_submit_is_being_admitted() -> None:
     async def main(runtime: SeededRuntime) -> None:
         async with Pool(backpressure=bounded(1), runtime=runtime) as pool:
             first = await pool.submit(asyncio.sleep, 60)
@@ -508,7 +510,7 @@ def test_cancel_with_caller_holds_at_the_moment_a_parked_submit_gets_in() -> Non
 
 
 @seeded
-async def test_a_cancelled_parked_submit_leaves_nothing_behind(runtime: SeededRuntime) -> None:
+async def test_a_cancelled_blocked_submit_leaves_nothing_behind(runtime: SeededRuntime) -> None:
     async with Pool(backpressure=bounded(1), runtime=runtime) as pool:
         await pool.submit(asyncio.sleep, 5)
         await pool.submit(asyncio.sleep, 5)
@@ -521,7 +523,7 @@ async def test_a_cancelled_parked_submit_leaves_nothing_behind(runtime: SeededRu
 
 
 @seeded
-async def test_cancellation_goes_down_the_line_of_jobs_that_ask_for_it(
+async def test_cancellation_propagates_through_jobs_with_cancel_with_caller(
     runtime: SeededRuntime,
 ) -> None:
     inner: list[Ticket[None]] = []
@@ -555,7 +557,9 @@ async def test_a_result_that_takes_too_long_leaves_the_work_running(
 
 
 @seeded
-async def test_a_result_tells_its_own_timeout_from_that_of_the_job(runtime: SeededRuntime) -> None:
+async def test_the_timeout_of_result_is_distinct_from_a_timeout_error_of_the_job(
+    runtime: SeededRuntime,
+) -> None:
     async def job() -> None:
         raise TimeoutError("the job's")
 

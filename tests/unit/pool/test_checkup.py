@@ -63,7 +63,7 @@ async def broken() -> None:
 
 
 @seeded
-async def test_the_figures_are_told_every_ten_seconds_until_the_pool_is_drained(
+async def test_statistics_are_emitted_every_ten_seconds_until_the_pool_is_drained(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -82,7 +82,7 @@ async def test_the_figures_are_told_every_ten_seconds_until_the_pool_is_drained(
 
 
 @seeded
-async def test_a_pool_nobody_listens_to_looks_all_the_same(runtime: SeededRuntime) -> None:
+async def test_a_pool_without_subscribers_still_takes_samples(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events) as pool:
         heard.events.live = False
@@ -131,7 +131,7 @@ async def test_a_backlog_that_does_not_grow_is_no_incident(runtime: SeededRuntim
 
 
 @seeded
-async def test_a_backlog_that_grows_while_all_are_busy_is_told_once(
+async def test_a_backlog_that_grows_while_all_slots_are_busy_is_reported_once(
     runtime: SeededRuntime,
 ) -> None:
     findings = Findings(runtime)
@@ -167,7 +167,7 @@ async def test_more_workers_would_not_help_jobs_that_wait_for_their_session(
 
 
 @seeded
-async def test_more_workers_would_not_help_a_paused_pool(runtime: SeededRuntime) -> None:
+async def test_jobs_in_a_paused_pool_are_not_a_backlog(runtime: SeededRuntime) -> None:
     findings = Findings(runtime)
     async with Pool(max_concurrent=2, runtime=runtime, events=findings.events) as pool:
         async with occupied(pool, 2):
@@ -181,7 +181,7 @@ async def test_more_workers_would_not_help_a_paused_pool(runtime: SeededRuntime)
 
 
 @seeded
-async def test_failures_without_any_success_are_told_once(runtime: SeededRuntime) -> None:
+async def test_failures_without_any_success_are_reported_once(runtime: SeededRuntime) -> None:
     findings = Findings(runtime)
     async with Pool("ill", runtime=runtime, events=findings.events) as pool:
         await pool.run(asyncio.sleep, 0)
@@ -193,7 +193,7 @@ async def test_failures_without_any_success_are_told_once(runtime: SeededRuntime
 
 
 @seeded
-async def test_one_success_now_and_then_is_enough_to_be_no_poison(runtime: SeededRuntime) -> None:
+async def test_an_occasional_success_prevents_a_poison_finding(runtime: SeededRuntime) -> None:
     findings = Findings(runtime)
     async with Pool(runtime=runtime, events=findings.events) as pool:
         for _ in range(10):
@@ -240,7 +240,9 @@ async def test_jobs_that_time_out_are_poison_and_cancelled_ones_are_not(
 
 @pytest.mark.parametrize("policy", [bounded(10), ring_buffer(10)], ids=str)
 @seeded
-async def test_a_queue_that_stays_high_is_told_once(runtime: SeededRuntime, policy: Policy) -> None:
+async def test_a_queue_that_stays_high_is_reported_once(
+    runtime: SeededRuntime, policy: Policy
+) -> None:
     findings = Findings(runtime)
     async with Pool("high", backpressure=policy, runtime=runtime, events=findings.events) as pool:
         async with occupied(pool):
@@ -257,7 +259,7 @@ async def test_a_queue_that_stays_high_is_told_once(runtime: SeededRuntime, poli
 
 
 @seeded
-async def test_jobs_that_wait_for_their_time_fill_a_queue_too(runtime: SeededRuntime) -> None:
+async def test_scheduled_jobs_count_towards_a_high_queue(runtime: SeededRuntime) -> None:
     findings = Findings(runtime)
     async with Pool(backpressure=bounded(10), runtime=runtime, events=findings.events) as pool:
         for _ in range(10):
@@ -304,7 +306,7 @@ async def test_a_short_rush_is_no_high_queue(runtime: SeededRuntime) -> None:
 # A small executor
 
 
-async def test_an_executor_smaller_than_its_callers_is_told_once() -> None:
+async def test_an_executor_smaller_than_its_callers_is_reported_once() -> None:
     heard = Heard()
     loop = asyncio.get_running_loop()
     executor = ThreadPoolExecutor(1)
@@ -325,7 +327,7 @@ async def test_an_executor_smaller_than_its_callers_is_told_once() -> None:
             checkup.look()
 
 
-async def test_an_executor_that_is_large_enough_is_not_told() -> None:
+async def test_an_executor_that_is_large_enough_is_not_reported() -> None:
     heard = Heard()
     loop = asyncio.get_running_loop()
     executor = ThreadPoolExecutor(2)
@@ -365,7 +367,7 @@ def tasks_of(runtime: SeededRuntime, name: str) -> list[asyncio.Task[Any]]:
 
 
 @seeded
-async def test_a_task_that_somebody_ended_before_it_began_is_told_and_taken_back(
+async def test_a_worker_task_cancelled_before_it_started_is_reported_and_recovered(
     runtime: SeededRuntime,
 ) -> None:
     findings = Findings(runtime)
@@ -389,7 +391,7 @@ async def test_a_task_that_somebody_ended_before_it_began_is_told_and_taken_back
 
 
 @seeded
-async def test_a_drain_does_not_wait_for_a_task_that_somebody_ended(
+async def test_a_drain_does_not_wait_for_a_worker_task_cancelled_by_other_code(
     runtime: SeededRuntime,
 ) -> None:
     findings = Findings(runtime)
@@ -405,7 +407,7 @@ async def test_a_drain_does_not_wait_for_a_task_that_somebody_ended(
 
 
 @seeded
-async def test_submitters_that_pile_up_before_a_full_queue_are_a_backlog(
+async def test_blocked_submitters_before_a_full_queue_count_as_a_backlog(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()

@@ -79,7 +79,9 @@ async def test_submitters_do_not_see_each_others_context(runtime: SeededRuntime)
 
 @pytest.mark.parametrize("run_in", [None, "loop", "thread"])
 @seeded
-async def test_what_a_job_sets_stays_in_the_job(runtime: SeededRuntime, run_in: str | None) -> None:
+async def test_context_set_by_a_job_stays_in_the_job(
+    runtime: SeededRuntime, run_in: str | None
+) -> None:
     async def paint() -> str:
         COLOUR.set("green")
         return COLOUR.get()
@@ -97,7 +99,7 @@ async def test_what_a_job_sets_stays_in_the_job(runtime: SeededRuntime, run_in: 
 
 
 @seeded
-async def test_a_retry_does_not_see_what_the_attempt_before_it_set(
+async def test_a_retry_does_not_see_context_set_by_the_previous_attempt(
     runtime: SeededRuntime,
 ) -> None:
     seen: list[str] = []
@@ -124,7 +126,9 @@ def own_id() -> str:
 
 
 @seeded
-async def test_a_job_knows_its_own_id_and_nobody_outside_has_one(runtime: SeededRuntime) -> None:
+async def test_current_job_returns_the_id_inside_a_job_and_none_outside(
+    runtime: SeededRuntime,
+) -> None:
     async def job() -> str:
         await asyncio.sleep(1)
         return own_id()
@@ -138,7 +142,7 @@ async def test_a_job_knows_its_own_id_and_nobody_outside_has_one(runtime: Seeded
         assert stop_requested() is False
 
 
-async def test_a_job_in_a_thread_knows_its_own_id() -> None:
+async def test_current_job_returns_the_id_in_a_thread_job() -> None:
     async with Pool() as pool:
         ticket = await pool.submit(own_id)
         assert await ticket == ticket.id
@@ -174,7 +178,7 @@ async def test_a_plain_function_runs_in_a_thread_by_default() -> None:
         assert ident != threading.get_ident()
 
 
-async def test_plain_functions_run_beside_each_other_and_do_not_hold_up_the_loop() -> None:
+async def test_plain_functions_run_concurrently_and_do_not_block_the_loop() -> None:
     meet = threading.Barrier(3)
     async with Pool(max_concurrent=3) as pool:
         tickets = [await pool.submit(meet.wait, 30) for _ in range(2)]
@@ -280,7 +284,7 @@ async def test_builtins_classes_and_partials_are_plain_functions(
 
 
 @seeded
-async def test_a_coroutine_instead_of_a_function_gets_an_error_that_says_what_to_write(
+async def test_a_coroutine_instead_of_a_function_is_refused_with_the_right_call(
     runtime: SeededRuntime,
 ) -> None:
     async def review(number: int) -> int:
@@ -316,7 +320,7 @@ async def numbers() -> AsyncIterator[int]:
     ],
 )
 @seeded
-async def test_what_cannot_be_called_for_one_value_is_refused(
+async def test_an_object_that_cannot_be_called_for_one_value_is_refused(
     runtime: SeededRuntime, wrong: Any, text: str
 ) -> None:
     async with Pool(runtime=runtime) as pool:

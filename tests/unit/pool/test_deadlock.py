@@ -66,7 +66,7 @@ async def test_a_job_may_catch_the_deadlock_and_go_on(runtime: SeededRuntime) ->
 
 
 @seeded
-async def test_waiting_for_several_at_once_is_waiting_too(runtime: SeededRuntime) -> None:
+async def test_waiting_with_gather_or_a_task_group_is_detected(runtime: SeededRuntime) -> None:
     async def by_gather() -> None:
         await asyncio.gather(*(pool.run(leaf) for _ in range(3)))
 
@@ -121,7 +121,9 @@ async def test_a_job_that_waits_for_itself_gets_deadlock(runtime: SeededRuntime)
 
 
 @seeded
-async def test_two_jobs_that_wait_for_each_other_get_apart(runtime: SeededRuntime) -> None:
+async def test_one_of_two_jobs_that_wait_for_each_other_gets_deadlock(
+    runtime: SeededRuntime,
+) -> None:
     tickets: list[Ticket[str]] = []
 
     async def partner(other: int) -> str:
@@ -136,7 +138,7 @@ async def test_two_jobs_that_wait_for_each_other_get_apart(runtime: SeededRuntim
         assert [await ticket for ticket in tickets] == ["gave way", "gave way"]
 
 
-def test_a_job_whose_submit_can_never_get_in_gets_deadlock() -> None:
+def test_a_job_whose_submit_can_never_be_accepted_gets_deadlock() -> None:
     async def main(runtime: SeededRuntime) -> None:
         async def outer() -> None:
             for _ in range(2):
@@ -155,7 +157,7 @@ def test_a_job_whose_submit_can_never_get_in_gets_deadlock() -> None:
 
 
 @seeded
-async def test_all_slots_taken_by_jobs_that_wait(runtime: SeededRuntime) -> None:
+async def test_jobs_that_hold_all_slots_while_waiting_get_deadlock(runtime: SeededRuntime) -> None:
     async def outer() -> str:
         await asyncio.sleep(1)
         try:
@@ -180,7 +182,7 @@ async def test_a_turn_that_waits_for_the_next_turn_of_its_session(runtime: Seede
 
 
 @seeded
-async def test_a_turn_that_waits_for_its_session_by_way_of_another_job(
+async def test_a_turn_that_waits_for_its_session_through_another_job_gets_deadlock(
     runtime: SeededRuntime,
 ) -> None:
     async def middle() -> None:
@@ -204,7 +206,9 @@ async def test_a_session_of_another_tenant_is_another_session(runtime: SeededRun
 
 
 @seeded
-async def test_a_key_whose_places_are_taken_by_jobs_that_wait(runtime: SeededRuntime) -> None:
+async def test_jobs_that_hold_all_permits_of_a_key_while_waiting_get_deadlock(
+    runtime: SeededRuntime,
+) -> None:
     async def outer() -> str:
         await asyncio.sleep(1)
         try:
@@ -221,7 +225,7 @@ async def test_a_key_whose_places_are_taken_by_jobs_that_wait(runtime: SeededRun
 
 
 @seeded
-async def test_a_pool_that_shrinks_under_a_job_that_waits(runtime: SeededRuntime) -> None:
+async def test_a_resize_below_a_waiting_job_raises_deadlock(runtime: SeededRuntime) -> None:
     async def outer() -> str:
         return await pool.with_options(delay=10).run(leaf)
 
@@ -236,7 +240,7 @@ async def test_a_pool_that_shrinks_under_a_job_that_waits(runtime: SeededRuntime
 
 
 @seeded
-async def test_a_stuck_slot_may_come_free_and_is_no_deadlock(runtime: SeededRuntime) -> None:
+async def test_a_stuck_slot_is_not_a_deadlock(runtime: SeededRuntime) -> None:
     gate = asyncio.Event()
 
     async def stubborn() -> None:
@@ -277,7 +281,7 @@ async def test_the_last_job_that_could_make_room_starts_to_wait(runtime: SeededR
 
 
 @seeded
-async def test_a_result_with_a_time_limit_is_no_deadlock(runtime: SeededRuntime) -> None:
+async def test_a_result_with_a_timeout_is_not_a_deadlock(runtime: SeededRuntime) -> None:
     async def outer() -> str:
         ticket = await pool.submit(leaf)
         with pytest.raises(TimeoutError):
@@ -300,7 +304,7 @@ async def test_a_free_slot_is_no_deadlock(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_slot_that_will_come_free_is_no_deadlock(runtime: SeededRuntime) -> None:
+async def test_a_slot_that_will_become_free_is_not_a_deadlock(runtime: SeededRuntime) -> None:
     async def outer() -> str:
         return await pool.run(leaf)
 
@@ -310,7 +314,7 @@ async def test_a_slot_that_will_come_free_is_no_deadlock(runtime: SeededRuntime)
 
 
 @seeded
-async def test_a_submitter_outside_may_wait_as_long_as_it_likes(runtime: SeededRuntime) -> None:
+async def test_a_caller_outside_of_a_job_may_wait_forever(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         tickets = [await pool.submit(asyncio.sleep, 1, result=number) for number in range(5)]
         assert await asyncio.gather(*tickets) == list(range(5))
@@ -327,7 +331,7 @@ async def test_a_job_of_another_pool_may_wait(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_paused_pool_is_no_deadlock_until_it_goes_on(runtime: SeededRuntime) -> None:
+async def test_a_paused_pool_is_not_a_deadlock_until_it_is_resumed(runtime: SeededRuntime) -> None:
     async def outer() -> str:
         await asyncio.sleep(1)
         return await pool.run(leaf)
@@ -343,7 +347,7 @@ async def test_a_paused_pool_is_no_deadlock_until_it_goes_on(runtime: SeededRunt
 
 
 @seeded
-async def test_what_an_ended_job_left_behind_may_wait(runtime: SeededRuntime) -> None:
+async def test_a_task_left_by_a_finished_job_may_wait(runtime: SeededRuntime) -> None:
     tasks: list[asyncio.Task[str]] = []
 
     async def follow_up() -> str:
@@ -376,7 +380,7 @@ def test_a_long_line_of_jobs_that_wait_is_no_deadlock() -> None:
     nested(400)
 
 
-def test_many_jobs_that_wait_at_once_get_apart() -> None:
+def test_deadlocks_of_many_waiting_jobs_are_all_resolved() -> None:
     async def main(runtime: SeededRuntime) -> None:
         async def outer() -> str:
             await asyncio.sleep(1)

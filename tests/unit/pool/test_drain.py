@@ -45,7 +45,7 @@ def run_briefly(main: Callable[[SeededRuntime], Awaitable[None]], seeds: int = 5
 
 
 @seeded
-async def test_a_drain_finishes_what_runs_and_what_waits(runtime: SeededRuntime) -> None:
+async def test_a_drain_finishes_running_and_waiting_jobs(runtime: SeededRuntime) -> None:
     heard = Heard()
     pool = Pool(max_concurrent=2, max_per_key=1, runtime=runtime, events=heard.events)
     await pool.start()
@@ -78,7 +78,7 @@ async def test_an_idle_pool_drains_at_once(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_retries_go_on_while_a_drain_has_time(runtime: SeededRuntime) -> None:
+async def test_retries_continue_while_a_drain_has_time(runtime: SeededRuntime) -> None:
     attempts: list[int] = []
 
     async def flaky() -> str:
@@ -116,7 +116,7 @@ async def test_the_report_counts_every_ending(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_at_the_deadline_what_waits_is_rejected_and_what_runs_is_cancelled(
+async def test_at_the_deadline_waiting_jobs_are_rejected_and_running_ones_cancelled(
     runtime: SeededRuntime,
 ) -> None:
     pool = await Pool(max_concurrent=2, max_per_key=1, runtime=runtime).start()
@@ -198,7 +198,7 @@ def test_a_drain_never_hangs(timeout: float) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 0.1, 1 / 3, 0.7, 1.1, 2.2, 3.3, 7.7, 100.3])
-def test_a_drain_gets_past_every_moment(start: float) -> None:
+def test_a_drain_ends_in_time_whenever_it_starts(start: float) -> None:
     async def main(runtime: SeededRuntime) -> None:
         await asyncio.sleep(start)
         for timeout in (0.3, 1, 2.7, 30):
@@ -210,7 +210,7 @@ def test_a_drain_gets_past_every_moment(start: float) -> None:
 
 
 @seeded
-async def test_a_job_that_fails_at_the_deadline_does_not_come_back(runtime: SeededRuntime) -> None:
+async def test_a_job_that_snoozes_at_the_deadline_is_not_requeued(runtime: SeededRuntime) -> None:
     async def sleepy() -> None:
         try:
             await asyncio.sleep(60)
@@ -244,7 +244,7 @@ async def test_a_job_that_needs_a_moment_to_stop_is_not_stuck(runtime: SeededRun
 
 
 @seeded
-async def test_a_slow_drain_is_told_when_four_fifths_of_its_time_are_gone(
+async def test_a_slow_drain_is_reported_after_80_percent_of_its_time(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -295,7 +295,7 @@ async def test_a_draining_pool_takes_no_new_work(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_a_drain_refuses_those_who_are_parked(runtime: SeededRuntime) -> None:
+async def test_a_drain_refuses_blocked_submitters(runtime: SeededRuntime) -> None:
     pool = await Pool(backpressure=bounded(1), runtime=runtime).start()
     for _ in range(2):
         await pool.submit(asyncio.sleep, 1)
@@ -364,7 +364,7 @@ async def test_a_second_drain_returns_the_first_report(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_a_second_drain_with_less_time_hurries_the_first(runtime: SeededRuntime) -> None:
+async def test_a_second_drain_with_less_time_shortens_the_first(runtime: SeededRuntime) -> None:
     pool = await Pool(runtime=runtime).start()
     running = await pool.submit(asyncio.sleep, 60)
     waiting = await pool.submit(asyncio.sleep, 60)
@@ -389,7 +389,7 @@ async def test_a_second_drain_with_more_time_changes_nothing(runtime: SeededRunt
 
 
 @seeded
-async def test_a_drain_goes_on_when_its_caller_leaves(runtime: SeededRuntime) -> None:
+async def test_a_drain_continues_when_its_caller_is_cancelled(runtime: SeededRuntime) -> None:
     pool = await Pool(runtime=runtime).start()
     ticket = await pool.submit(asyncio.sleep, 3, result="done")
     caller = asyncio.create_task(pool.drain(10))
@@ -451,7 +451,7 @@ async def test_leaving_the_block_keeps_to_drain_timeout(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_an_error_in_the_block_drains_and_goes_on(runtime: SeededRuntime) -> None:
+async def test_an_error_in_the_block_drains_and_is_raised(runtime: SeededRuntime) -> None:
     tickets: list[Ticket[str | None]] = []
 
     async def program() -> None:

@@ -97,7 +97,7 @@ EVERYWHERE = pytest.mark.parametrize("kind", ["async", "later", "thread", "sync"
     ids=lambda error: type(error).__name__,
 )
 @seeded
-async def test_the_caller_gets_what_the_job_raised(
+async def test_the_caller_gets_the_exception_of_the_job(
     runtime: SeededRuntime, kind: str, error: BaseException
 ) -> None:
     heard = Heard()
@@ -127,7 +127,7 @@ async def test_the_caller_gets_what_the_job_raised(
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_would_end_the_caller_reaches_it_as_job_failed(
+def test_an_exception_that_would_end_the_caller_is_raised_as_job_failed(
     kind: str, error: BaseException
 ) -> None:
     async def main(runtime: SeededRuntime) -> None:
@@ -149,7 +149,7 @@ def test_what_would_end_the_caller_reaches_it_as_job_failed(
 
 @EVERYWHERE
 @seeded
-async def test_a_cancelled_error_nobody_asked_for_is_a_cancelled_job(
+async def test_a_cancelled_error_raised_without_a_cancel_request_cancels_the_job(
     runtime: SeededRuntime, kind: str
 ) -> None:
     job, run_in = make(kind, asyncio.CancelledError())
@@ -210,7 +210,7 @@ def wrong_retry() -> Exception:
 
 
 @pytest.mark.parametrize("make_wish", [wrong_moment, wrong_snooze, wrong_retry])
-def test_a_wish_nobody_can_read_is_a_failure_of_the_job(make_wish: Callable[[], Exception]) -> None:
+def test_an_invalid_directive_fails_the_job(make_wish: Callable[[], Exception]) -> None:
     async def main(runtime: SeededRuntime) -> None:
         async def job() -> None:
             raise make_wish()
@@ -250,7 +250,7 @@ def test_a_huge_backoff_does_not_overflow(retry: Retry) -> None:
 
 
 @seeded
-async def test_the_record_says_what_happened_and_where(runtime: SeededRuntime) -> None:
+async def test_the_error_record_has_type_message_and_location(runtime: SeededRuntime) -> None:
     def deep() -> None:
         raise LookupError("no such thing")
 
@@ -293,7 +293,7 @@ async def test_an_error_without_a_text_still_has_a_record(runtime: SeededRuntime
 
 
 @seeded
-async def test_callers_do_not_find_each_others_frames_in_an_error(runtime: SeededRuntime) -> None:
+async def test_tracebacks_do_not_grow_with_each_caller(runtime: SeededRuntime) -> None:
     lengths: list[int] = []
 
     async with Pool(runtime=runtime) as pool:
@@ -306,7 +306,7 @@ async def test_callers_do_not_find_each_others_frames_in_an_error(runtime: Seede
 
 
 @seeded
-async def test_a_failure_nobody_asks_about_is_counted_and_makes_no_noise(
+async def test_an_unread_failure_is_counted_and_raises_nothing(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(max_concurrent=3, runtime=runtime) as pool:
@@ -319,7 +319,7 @@ async def test_a_failure_nobody_asks_about_is_counted_and_makes_no_noise(
 
 
 @seeded
-async def test_failures_do_not_wear_out_the_slots(runtime: SeededRuntime) -> None:
+async def test_failures_do_not_use_up_slots(runtime: SeededRuntime) -> None:
     errors = [LookupError(), SystemExit(), asyncio.CancelledError(), StopIteration(), Odd()]
     async with Pool(max_concurrent=2, runtime=runtime) as pool:
         jobs = [make("async", errors[number % 5])[0] for number in range(100)]

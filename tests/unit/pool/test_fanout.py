@@ -176,7 +176,7 @@ async def test_no_requests_give_no_results() -> None:
     assert await agent_fanout(iter(()), 1) == []
 
 
-async def test_real_threads_do_too() -> None:
+async def test_real_threads_return_results_in_order() -> None:
     results = await agent_fanout([partial(add, n) for n in range(20)], 4)
     assert [one["result"] for one in results] == list(range(1, 21))
     assert list_pools() == []
@@ -187,7 +187,7 @@ async def test_real_threads_do_too() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 8, 50])
 @seeded
-async def test_no_more_run_at_a_time_than_allowed(runtime: SeededRuntime, most: int) -> None:
+async def test_max_parallel_limits_the_running_requests(runtime: SeededRuntime, most: int) -> None:
     running = peak = 0
 
     async def work() -> None:
@@ -205,7 +205,7 @@ async def test_no_more_run_at_a_time_than_allowed(runtime: SeededRuntime, most: 
 
 
 @seeded
-async def test_eight_run_at_a_time_unless_told_otherwise(runtime: SeededRuntime) -> None:
+async def test_eight_requests_run_at_a_time_by_default(runtime: SeededRuntime) -> None:
     running = peak = 0
 
     async def work() -> None:
@@ -319,7 +319,7 @@ async def test_a_thread_is_asked_to_stop_with_its_caller() -> None:
 
 
 @seeded
-async def test_it_works_in_a_job_and_in_itself(runtime: SeededRuntime) -> None:
+async def test_a_fan_out_works_inside_a_job_and_nested(runtime: SeededRuntime) -> None:
     async def inner() -> list[FanoutResult]:
         return await agent_fanout([answer, answer], 1, runtime=runtime)
 
@@ -357,7 +357,7 @@ def in_a_line() -> Callable[[], int]:
         ({"call": answer, "label": None}, "answer"),
     ],
 )
-async def test_a_request_is_called_what_people_call_it(request_: Any, label: str) -> None:
+async def test_a_request_is_labelled_with_a_readable_name(request_: Any, label: str) -> None:
     (result,) = await agent_fanout([request_])
     assert result["ok"]
     assert result["label"] == label
@@ -419,7 +419,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_a_bad_request_is_told_before_any_runs(what: str) -> None:
+async def test_a_bad_request_is_refused_before_any_runs(what: str) -> None:
     make, fault = BAD[what]
     ran: list[int] = []
     with pytest.raises(UsageError, match=rf"agent_fanout: requests\[1\]: {fault}"):
@@ -429,7 +429,7 @@ async def test_a_bad_request_is_told_before_any_runs(what: str) -> None:
     gc.collect()
 
 
-async def test_all_bad_requests_are_told_at_once() -> None:
+async def test_all_bad_requests_are_reported_at_once() -> None:
     made = [make() for make, _ in BAD.values()]
     with pytest.raises(UsageError) as raised:
         await agent_fanout([*made, answer], 0)
@@ -440,7 +440,7 @@ async def test_all_bad_requests_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "2", None, 10**9])
-async def test_a_bad_number_is_told_before_any_runs(most: Any) -> None:
+async def test_a_bad_max_parallel_is_refused_before_any_runs(most: Any) -> None:
     with pytest.raises(UsageError, match=r"max_parallel=.* is not allowed; it must be an int of"):
         await agent_fanout([answer], most)
     with pytest.raises(UsageError, match="max_parallel="):
@@ -450,13 +450,13 @@ async def test_a_bad_number_is_told_before_any_runs(most: Any) -> None:
 @pytest.mark.parametrize(
     "make", [lambda: 5, lambda: None, lambda: answer, lambda: {"call": answer}, lambda: answer()]
 )
-async def test_what_is_no_list_of_requests_is_told(make: Callable[[], Any]) -> None:
+async def test_requests_that_are_not_iterable_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match=r"requests=.* is not allowed; it must be an iterable of"):
         await agent_fanout(make())
     gc.collect()
 
 
-async def test_requests_that_break_off_run_nothing() -> None:
+async def test_an_iterable_of_requests_that_raises_runs_nothing() -> None:
     ran: list[int] = []
 
     def requests() -> Iterator[Callable[[], None]]:
@@ -469,7 +469,7 @@ async def test_requests_that_break_off_run_nothing() -> None:
     assert list_pools() == []
 
 
-def test_a_request_does_not_change() -> None:
+def test_a_request_is_immutable() -> None:
     request = AgentRequest(answer)
     assert (request.args, request.kwargs, request.label, request.timeout) == ((), {}, None, None)
     with pytest.raises(AttributeError):

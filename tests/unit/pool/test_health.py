@@ -137,7 +137,7 @@ async def test_a_pool_without_workers_has_a_health_too(
 
 
 @seeded
-async def test_averages_are_over_all_that_finished(runtime: SeededRuntime) -> None:
+async def test_averages_are_over_all_finished_jobs(runtime: SeededRuntime) -> None:
     async def broken() -> None:
         await asyncio.sleep(3)
         raise LookupError
@@ -181,7 +181,7 @@ async def test_a_snapshot_shows_the_same_workers(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_a_worker_is_the_task_that_bears_its_name(runtime: SeededRuntime) -> None:
+async def test_a_worker_is_the_task_with_its_name(runtime: SeededRuntime) -> None:
     async def name() -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -262,7 +262,7 @@ async def test_a_thread_is_stale_when_it_has_done_nothing_for_as_long_as_that() 
         assert pool.health().stale_workers == ()
 
 
-async def test_nobody_has_to_ask_for_a_thread_to_be_seen_working() -> None:
+async def test_a_thread_is_sampled_without_calls_to_health() -> None:
     runtime = Meter()
     async with Pool(runtime=runtime) as pool, labouring(pool) as labour:
         labour.work()
@@ -278,7 +278,7 @@ async def test_nobody_has_to_ask_for_a_thread_to_be_seen_working() -> None:
         assert pool.health().workers["worker-000"].last_heartbeat_ago == 10
 
 
-async def test_where_nothing_can_be_known_nothing_is_held_against_a_thread() -> None:
+async def test_without_cpu_times_no_thread_is_stale() -> None:
     runtime = Meter()
     runtime.used = None
     async with Pool(runtime=runtime) as pool, labouring(pool) as labour:
@@ -300,7 +300,7 @@ async def test_a_job_with_a_deadline_is_stale_beyond_it_and_no_sooner() -> None:
         assert pool.health().stale_workers == ("worker-000",)
 
 
-async def test_who_asks_on_the_loop_itself_shows_that_it_turns() -> None:
+async def test_health_called_on_the_loop_shows_a_current_heartbeat() -> None:
     runtime = Still()
     async with Pool(max_concurrent=2, runtime=runtime) as pool, occupied(pool):
         runtime.time += 5 * MINUTE
@@ -414,7 +414,7 @@ def restless() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless")
-async def test_another_thread_may_look_at_any_time_and_finds_nothing_amiss() -> None:
+async def test_health_is_consistent_when_read_from_another_thread() -> None:
     over = threading.Event()
     faults: list[PoolHealth] = []
     looks: list[int] = []
@@ -449,7 +449,7 @@ async def test_another_thread_may_look_at_any_time_and_finds_nothing_amiss() -> 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "pause"), reason="needs a call that only waits")
-async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
+async def test_a_busy_process_is_alive_and_a_hung_one_is_stale() -> None:
     runtime = Still()
 
     def child(worker: int) -> Child | None:
@@ -487,7 +487,7 @@ async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
             await wait(tickets)
 
 
-async def test_a_snapshot_feels_the_pulse_as_health_does() -> None:
+async def test_a_snapshot_updates_heartbeats_as_health_does() -> None:
     clock = Still()
     labour = Labour()
     async with Pool(runtime=clock) as pool:

@@ -50,7 +50,7 @@ ERRORS: dict[str, type[BaseException]] = {
 
 @pytest.mark.parametrize("what", ERRORS)
 @seeded
-async def test_an_error_that_breaks_whoever_looks_at_it_ends_its_job_and_no_more(
+async def test_an_error_that_raises_when_inspected_fails_only_its_job(
     runtime: SeededRuntime, what: str
 ) -> None:
     async def job() -> None:
@@ -73,7 +73,7 @@ async def test_an_error_that_breaks_whoever_looks_at_it_ends_its_job_and_no_more
 
 @pytest.mark.parametrize("directive", [RetryLater, Snooze])
 @seeded
-async def test_a_wish_that_cannot_even_be_shown_fails_its_job(
+async def test_a_directive_whose_repr_raises_fails_its_job(
     runtime: SeededRuntime, directive: type[BaseException]
 ) -> None:
     kind = type("Wish", (directive,), {"__repr__": refuse})
@@ -87,7 +87,7 @@ async def test_a_wish_that_cannot_even_be_shown_fails_its_job(
         assert await pool.run(asyncio.sleep, 0, "well") == "well"
 
 
-async def test_a_value_that_breaks_whoever_looks_at_it_is_handed_over() -> None:
+async def test_a_value_that_raises_when_inspected_is_returned() -> None:
     kind = type("Proxy", (), {"__class__": property(refuse)})
     value = kind()
     async with Pool() as pool:
@@ -108,7 +108,7 @@ async def test_a_generator_is_refused_before_it_does_nothing(kind: str) -> None:
         assert pool.snapshot().total == 0
 
 
-async def test_records_may_be_read_from_any_thread_and_stay_as_they_are() -> None:
+async def test_job_records_are_consistent_when_read_from_any_thread() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -143,7 +143,7 @@ def run_in_child(queue: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-async def test_a_fork_has_threads_of_its_own_and_all_names_free() -> None:
+async def test_a_forked_process_has_its_own_threads_and_no_pool_names_taken() -> None:
     fork = multiprocessing.get_context("fork")
     async with Pool("forked") as pool:
         assert await pool.run(len, "ab") == 2
@@ -216,7 +216,7 @@ def test_a_second_signal_stops_a_program_now_and_leaves_no_job_behind() -> None:
     assert "pending" not in err
 
 
-def test_keys_that_come_once_do_not_fill_the_memory() -> None:
+def test_keys_used_once_do_not_fill_the_memory() -> None:
     ready: Ready[Any] = Ready(fair_round_robin())
     for number in range(MOST_RESTING + 5_000):
         ready.add(new_entry(key=f"k{number}"))
@@ -224,9 +224,7 @@ def test_keys_that_come_once_do_not_fill_the_memory() -> None:
     assert len(ready._lanes) <= MOST_RESTING
 
 
-async def test_many_jobs_that_await_jobs_of_their_pool_are_not_looked_through_again_and_again() -> (
-    None
-):
+async def test_many_nested_waits_do_not_make_deadlock_detection_slow() -> None:
     async def outer() -> int:
         return sum([await pool.run(asyncio.sleep, 0, 1) for _ in range(3)])
 

@@ -105,7 +105,7 @@ async def test_submits_of_one_key_before_during_and_after_its_run_are_one_job(
 
 
 @seeded
-async def test_keys_parked_at_different_times_are_decided_again_after_the_wait(
+async def test_keyed_submits_blocked_at_different_times_are_resolved_after_the_wait(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -124,7 +124,7 @@ async def test_keys_parked_at_different_times_are_decided_again_after_the_wait(
 
 
 @seeded
-async def test_the_first_parked_submitter_may_leave_and_the_others_still_get_the_job(
+async def test_the_first_blocked_submitter_of_a_key_may_leave_and_the_others_get_the_job(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -144,7 +144,7 @@ async def test_the_first_parked_submitter_may_leave_and_the_others_still_get_the
 
 
 @seeded
-async def test_a_submit_without_waiting_that_joins_a_parked_job_is_refused_alone(
+async def test_submit_nowait_that_would_join_a_blocked_submit_is_refused_alone(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool:
@@ -158,7 +158,7 @@ async def test_a_submit_without_waiting_that_joins_a_parked_job_is_refused_alone
 
 
 @seeded
-async def test_joining_a_job_is_told_as_that_and_not_as_a_submit(runtime: SeededRuntime) -> None:
+async def test_joining_a_job_emits_its_own_event_and_no_submit(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events) as pool:
         view = pool.with_options(idempotency_key="k")
@@ -354,7 +354,7 @@ async def test_a_refused_rerun_leaves_the_recorded_failure(runtime: SeededRuntim
     ids=str,
 )
 @seeded
-async def test_a_rejected_or_refused_newcomer_releases_its_key(
+async def test_a_rejected_or_refused_new_job_releases_its_key(
     runtime: SeededRuntime, policy: Any
 ) -> None:
     async with Pool(runtime=runtime, backpressure=policy) as pool:
@@ -400,7 +400,7 @@ async def test_a_job_that_evicts_the_holder_of_its_own_key_does_not_exist(
 
 @pytest.mark.parametrize("how", ["cancelled", "without waiting"])
 @seeded
-async def test_a_parked_submitter_that_leaves_releases_its_key(
+async def test_a_blocked_submitter_that_leaves_releases_its_key(
     runtime: SeededRuntime, how: str
 ) -> None:
     journal = Journal()
@@ -489,7 +489,7 @@ async def test_at_most_max_keys_outcomes_are_kept_the_oldest_go_first(
 
 @pytest.mark.parametrize("options", [{"max_keys": 0}, {"key_ttl": 0}])
 @seeded
-async def test_a_pool_may_remember_no_outcome_but_never_forgets_a_living_key(
+async def test_a_pool_may_keep_no_outcomes_but_always_keeps_keys_of_live_jobs(
     runtime: SeededRuntime, options: Any
 ) -> None:
     journal = Journal()
@@ -518,7 +518,7 @@ async def test_a_caller_that_leaves_does_not_cancel_a_job_others_wait_for(
 
 
 @seeded
-async def test_a_tenant_that_is_taken_back_is_taken_back_for_keys_too(
+async def test_removing_a_tenant_option_removes_it_for_keys_too(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, queue=fair_round_robin("tenant_id")) as pool:

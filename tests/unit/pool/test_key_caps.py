@@ -56,7 +56,7 @@ async def test_a_capped_key_leaves_the_other_slots_to_others(runtime: SeededRunt
 
 
 @seeded
-async def test_a_job_that_waits_for_its_key_says_so_and_why(runtime: SeededRuntime) -> None:
+async def test_a_job_that_waits_for_its_key_explains_why(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, max_concurrent=3, max_per_key=1) as pool:
         gate = asyncio.Event()
         view = pool.with_options(key="A")
@@ -99,7 +99,7 @@ async def test_inside_a_capped_key_the_strategy_decides(
 
 
 @seeded
-async def test_a_key_cap_makes_no_urgent_job_wait_behind_a_lesser_one_that_has_not_started(
+async def test_with_a_key_cap_an_urgent_job_overtakes_queued_jobs_of_lower_priority(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -114,7 +114,7 @@ async def test_a_key_cap_makes_no_urgent_job_wait_behind_a_lesser_one_that_has_n
 
 
 @seeded
-async def test_the_strategys_own_field_is_the_key_that_is_capped(runtime: SeededRuntime) -> None:
+async def test_the_field_of_the_strategy_is_the_capped_key(runtime: SeededRuntime) -> None:
     queue = fair_round_robin("tenant_id")
     async with Pool(runtime=runtime, max_concurrent=4, max_per_key=1, queue=queue) as pool:
         gate = asyncio.Event()
@@ -140,7 +140,7 @@ async def test_without_max_per_key_one_key_may_take_every_slot(runtime: SeededRu
 
 @pytest.mark.parametrize("end", ["cancel", "expire"])
 @seeded
-async def test_a_waiting_job_that_leaves_gives_its_permit_to_the_next(
+async def test_a_cancelled_or_expired_waiting_job_passes_its_permit_on(
     runtime: SeededRuntime, end: str
 ) -> None:
     async with Pool(runtime=runtime, max_concurrent=1, max_per_key=1, queue=fifo()) as pool:
@@ -192,7 +192,7 @@ async def test_a_job_that_waits_for_its_retry_holds_no_permit(runtime: SeededRun
 
 
 @seeded
-async def test_a_retry_without_a_wait_comes_back_through_the_gate(runtime: SeededRuntime) -> None:
+async def test_a_retry_without_a_delay_needs_a_permit_again(runtime: SeededRuntime) -> None:
     ran: list[int] = []
 
     async def flaky() -> int:
@@ -233,7 +233,7 @@ async def test_sessions_and_key_caps_hold_together(runtime: SeededRuntime) -> No
 
 
 @seeded
-async def test_aging_brings_up_a_job_that_gave_way_to_urgent_ones(runtime: SeededRuntime) -> None:
+async def test_aging_raises_a_job_that_was_overtaken_by_urgent_ones(runtime: SeededRuntime) -> None:
     journal = Journal()
 
     async def job(name: str) -> None:
@@ -251,7 +251,7 @@ async def test_aging_brings_up_a_job_that_gave_way_to_urgent_ones(runtime: Seede
 
 
 @seeded
-async def test_a_large_key_cap_finds_who_has_to_give_way(runtime: SeededRuntime) -> None:
+async def test_a_large_key_cap_serves_the_highest_priorities_first(runtime: SeededRuntime) -> None:
     journal = Journal()
     async with Pool(runtime=runtime, max_per_key=50) as pool, occupied(pool):
         for number in range(60):

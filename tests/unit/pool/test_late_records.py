@@ -78,7 +78,7 @@ def rounded(job: Job) -> Job:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_record_is_the_same_whether_somebody_listens_or_not(seed: int) -> None:
+def test_job_records_are_the_same_with_and_without_subscribers(seed: int) -> None:
     plain = run_seeded(lambda runtime: play(runtime, seed, heard=False), seed)
     told = run_seeded(lambda runtime: play(runtime, seed, heard=True), seed)
     assert [rounded(job) for job in plain] == [rounded(job) for job in told]
@@ -86,7 +86,7 @@ def test_a_record_is_the_same_whether_somebody_listens_or_not(seed: int) -> None
 
 
 @seeded
-async def test_a_job_nobody_looked_at_has_its_name_its_times_and_its_value(
+async def test_a_job_record_built_late_has_its_name_times_and_value(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime) as pool:

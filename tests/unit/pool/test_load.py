@@ -124,7 +124,7 @@ def test_two_slots_never_run_more_than_two_of_ten_thousand_jobs(seed: int) -> No
     "policy", [bounded(5), bounded(5, "drop_oldest"), bounded(5, "drop_newest"), ring_buffer(5)],
     ids=str,
 )  # fmt: skip
-def test_the_sums_hold_whenever_anybody_looks(policy: Policy) -> None:
+def test_the_counts_add_up_at_every_instant(policy: Policy) -> None:
     async def main(runtime: SeededRuntime) -> None:
         pool = Pool(
             max_concurrent=CAP,

@@ -88,7 +88,7 @@ def endless() -> Iterator[int]:
 
 
 @seeded
-async def test_values_come_back_in_the_order_of_the_items(runtime: SeededRuntime) -> None:
+async def test_values_are_returned_in_the_order_of_the_items(runtime: SeededRuntime) -> None:
     async def later_ones_first(item: int) -> str:
         await asyncio.sleep(10 - item)
         return f"item {item}"
@@ -115,7 +115,7 @@ async def test_no_items_give_no_values(items: Iterable[Any]) -> None:
 
 
 @seeded
-async def test_whatever_can_be_iterated_over_will_do(runtime: SeededRuntime) -> None:
+async def test_any_iterable_is_accepted(runtime: SeededRuntime) -> None:
     class Old:
         def __getitem__(self, index: int) -> str:
             return "xyz"[index]
@@ -163,7 +163,7 @@ async def test_plain_functions_run_in_threads(runtime: SeededRuntime) -> None:
     assert await bounded_map(str, range(10), limit=3, runtime=runtime) == list("0123456789")
 
 
-async def test_real_threads_do_too() -> None:
+async def test_real_threads_return_values_in_order() -> None:
     async with Pool(max_concurrent=3) as pool:
         assert await pool.map(str, range(30)) == [str(n) for n in range(30)]
     assert await bounded_map(str, range(30), limit=3) == [str(n) for n in range(30)]
@@ -182,7 +182,7 @@ async def test_an_exception_that_is_returned_is_a_value(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_values_are_handed_over_when_somebody_listens(runtime: SeededRuntime) -> None:
+async def test_values_are_returned_when_there_is_a_subscriber(runtime: SeededRuntime) -> None:
     # With a subscriber every record is built at once, and values are kept in it.
     heard = Heard()
     async with Pool(max_concurrent=2, runtime=runtime, events=heard.events) as pool:
@@ -229,7 +229,7 @@ POLICIES: list[tuple[Policy, int]] = [
 
 @pytest.mark.parametrize(("policy", "depth"), POLICIES, ids=str)
 @seeded
-async def test_alone_in_a_pool_a_map_never_stands_in_its_own_way(
+async def test_a_map_alone_in_a_pool_is_never_refused(
     runtime: SeededRuntime, policy: Policy, depth: int
 ) -> None:
     stage = Stage(runtime)
@@ -295,7 +295,7 @@ async def test_ten_thousand_items_never_run_three_at_a_time_in_two_slots(
 
 
 @seeded
-async def test_beside_others_it_waits_for_its_place(runtime: SeededRuntime) -> None:
+async def test_beside_other_submitters_a_map_waits_for_its_place(runtime: SeededRuntime) -> None:
     stage = Stage(runtime)
     async with Pool(max_concurrent=3, backpressure=bounded(2), runtime=runtime) as pool:
         one, two = await asyncio.gather(
@@ -321,7 +321,7 @@ async def test_beside_others_it_waits_for_its_place(runtime: SeededRuntime) -> N
     ids=str,
 )
 @seeded
-async def test_beside_others_it_is_refused_as_any_submitter(
+async def test_beside_other_submitters_a_map_is_refused_like_any_submit(
     runtime: SeededRuntime, policy: Policy, error: type[Exception]
 ) -> None:
     stage = Stage(runtime)
@@ -339,7 +339,9 @@ async def test_beside_others_it_is_refused_as_any_submitter(
 
 @pytest.mark.parametrize("policy", [ring_buffer(2), bounded(2, "drop_oldest")], ids=str)
 @seeded
-async def test_what_others_push_out_is_an_outcome(runtime: SeededRuntime, policy: Policy) -> None:
+async def test_an_item_evicted_by_other_submits_is_an_outcome(
+    runtime: SeededRuntime, policy: Policy
+) -> None:
     stage = Stage(runtime)
     async with Pool(max_concurrent=2, backpressure=policy, runtime=runtime) as pool:
         for keep in (False, True):
@@ -398,7 +400,7 @@ async def test_a_slot_that_is_stuck_counts_as_taken(runtime: SeededRuntime) -> N
 
 
 @seeded
-async def test_a_refusal_of_endless_items_leaves_others_a_turn(runtime: SeededRuntime) -> None:
+async def test_refusals_of_endless_items_do_not_block_the_loop(runtime: SeededRuntime) -> None:
     async with Pool(backpressure=fail_fast(), runtime=runtime) as pool, occupied(pool):
         task = asyncio.create_task(pool.map(forever, endless(), return_exceptions=True))
         for _ in range(20):
@@ -478,7 +480,7 @@ async def test_jobs_have_ended_when_the_failure_is_raised(runtime: SeededRuntime
         assert sorted(ended) == [1, 2]
 
 
-async def test_no_waiting_job_starts_in_the_place_of_the_failed_one() -> None:
+async def test_no_waiting_job_starts_in_the_slot_of_the_failed_one() -> None:
     began: list[int] = []
 
     async def note(item: int) -> None:
@@ -516,7 +518,7 @@ async def test_code_that_does_not_stop_is_left_after_its_grace(runtime: SeededRu
 
 
 @seeded
-async def test_the_jobs_of_others_are_left_alone(runtime: SeededRuntime) -> None:
+async def test_jobs_of_other_submitters_are_not_cancelled(runtime: SeededRuntime) -> None:
     stage = Stage(runtime)
     async with Pool(max_concurrent=3, runtime=runtime) as pool:
         others = [pool.submit_nowait(stage.work, n) for n in range(6)]
@@ -526,7 +528,7 @@ async def test_the_jobs_of_others_are_left_alone(runtime: SeededRuntime) -> None
 
 
 @seeded
-async def test_with_return_exceptions_errors_stand_in_the_place_of_values(
+async def test_with_return_exceptions_errors_are_returned_in_place_of_values(
     runtime: SeededRuntime,
 ) -> None:
     async def odd_ones_fail(item: int) -> int:
@@ -567,7 +569,7 @@ async def test_an_error_of_any_kind_is_raised_as_it_is(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_a_job_cancelled_by_somebody_is_a_failure(runtime: SeededRuntime) -> None:
+async def test_a_job_cancelled_by_other_code_is_a_failure(runtime: SeededRuntime) -> None:
     async def cancel_itself(_: int) -> None:
         raise asyncio.CancelledError
 
@@ -577,7 +579,7 @@ async def test_a_job_cancelled_by_somebody_is_a_failure(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_drain_finishes_what_was_taken_and_refuses_the_rest(
+async def test_a_drain_finishes_accepted_items_and_refuses_the_rest(
     runtime: SeededRuntime,
 ) -> None:
     stage = Stage(runtime)
@@ -633,7 +635,7 @@ async def test_cancelling_the_caller_cancels_its_jobs(
 
 
 @seeded
-async def test_none_of_its_jobs_starts_because_another_is_cancelled(
+async def test_a_cancelled_map_starts_none_of_its_waiting_jobs(
     runtime: SeededRuntime,
 ) -> None:
     async def try_later(_: int) -> None:
@@ -912,7 +914,7 @@ async def test_a_job_that_maps_over_its_own_full_pool_gets_deadlock(
 
 
 @seeded
-async def test_with_return_exceptions_the_deadlock_stands_in_the_place_of_each(
+async def test_with_return_exceptions_deadlock_is_returned_for_each_item(
     runtime: SeededRuntime,
 ) -> None:
     stage = Stage(runtime)
@@ -944,7 +946,7 @@ async def test_a_job_may_map_over_its_own_pool_while_a_slot_is_free(
 
 
 @seeded
-async def test_a_job_that_is_waited_for_in_a_circle_is_stopped(runtime: SeededRuntime) -> None:
+async def test_a_circular_wait_through_a_map_gets_deadlock(runtime: SeededRuntime) -> None:
     async def wait_for_the_outer(_: int) -> None:
         await tickets[0]
 
@@ -958,7 +960,7 @@ async def test_a_job_that_is_waited_for_in_a_circle_is_stopped(runtime: SeededRu
 
 
 @seeded
-async def test_a_deadlock_that_is_overtaken_is_none(runtime: SeededRuntime) -> None:
+async def test_a_deadlock_resolved_in_time_is_not_reported(runtime: SeededRuntime) -> None:
     async def outer() -> list[Any]:
         return await pool.map(Stage(runtime).work, range(3), return_exceptions=True)
 
@@ -1016,7 +1018,7 @@ async def test_bounded_map_leaves_nothing_when_it_is_cancelled(runtime: SeededRu
 
 
 @seeded
-async def test_bounded_map_works_in_a_job_and_in_itself(runtime: SeededRuntime) -> None:
+async def test_bounded_map_works_inside_a_job_and_nested(runtime: SeededRuntime) -> None:
     stage = Stage(runtime)
 
     async def inner(item: int) -> list[int]:
@@ -1072,7 +1074,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-async def test_a_bad_argument_is_told_before_anything_is_submitted(what: str) -> None:
+async def test_a_bad_argument_is_refused_before_anything_is_submitted(what: str) -> None:
     make, message = BAD[what]
     taken: list[int] = []
 
@@ -1092,7 +1094,7 @@ async def test_a_bad_argument_is_told_before_anything_is_submitted(what: str) ->
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "2", None, 10**9])
-async def test_a_bad_limit_is_told_before_anything_is_made(limit: Any) -> None:
+async def test_a_bad_limit_is_refused_before_anything_is_created(limit: Any) -> None:
     with pytest.raises(UsageError, match=r"limit=.* is not allowed; it must be an int of at least"):
         await bounded_map(forever, range(3), limit=limit)
     with pytest.raises(UsageError, match=r"fn=5.*limit="):
@@ -1100,7 +1102,7 @@ async def test_a_bad_limit_is_told_before_anything_is_made(limit: Any) -> None:
     assert list_pools() == []
 
 
-async def test_a_key_cannot_stand_for_many_jobs() -> None:
+async def test_an_idempotency_key_is_refused_for_a_map() -> None:
     async with Pool() as pool:
         view = pool.with_options(idempotency_key="batch")
         with pytest.raises(UsageError, match="idempotency_key='batch' is not allowed; a key"):
@@ -1108,7 +1110,7 @@ async def test_a_key_cannot_stand_for_many_jobs() -> None:
         assert pool.snapshot().total == 0
 
 
-async def test_a_pool_that_is_not_started_or_elsewhere_says_so() -> None:
+async def test_a_pool_that_is_not_started_or_on_another_loop_refuses_a_map() -> None:
     async def in_another_loop() -> None:
         async with asyncio.timeout(5):
             await pool.map(forever, ())
@@ -1121,7 +1123,7 @@ async def test_a_pool_that_is_not_started_or_elsewhere_says_so() -> None:
             await asyncio.to_thread(lambda: asyncio.run(in_another_loop()))
 
 
-async def test_where_to_run_is_checked_before_anything_is_submitted() -> None:
+async def test_run_in_is_checked_before_anything_is_submitted() -> None:
     async with Pool() as pool:
         with pytest.raises(UsageError, match="forever is async and runs on the loop"):
             await pool.with_options(run_in="thread").map(forever, range(3))

@@ -46,7 +46,7 @@ async def test_pausing_and_resuming_twice_is_harmless(runtime: SeededRuntime) ->
 
 
 @seeded
-async def test_what_becomes_due_in_a_pause_waits_for_its_end(runtime: SeededRuntime) -> None:
+async def test_jobs_that_become_due_in_a_pause_wait_for_its_end(runtime: SeededRuntime) -> None:
     attempts: list[float] = []
 
     async def flaky() -> str:

@@ -106,7 +106,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
         for value in values
     ],
 )
-def test_a_bad_value_names_the_option_the_value_and_what_is_allowed(
+def test_a_bad_value_is_refused_with_option_value_and_allowed_values(
     option: str, allowed: str, value: Any
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -126,7 +126,7 @@ def test_every_option_of_a_pool_is_in_this_table() -> None:
     assert {*listed, "name"} == BAD.keys() | later
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_invalid_options_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         make(
             " ",
@@ -159,14 +159,14 @@ def test_all_faults_are_told_at_once() -> None:
         ("Retry", "retry"),
     ],
 )
-def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
+def test_a_misspelt_option_is_refused_with_a_suggestion(name: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{name: 1})
     assert f"{name!r} is not an option of a pool; did you mean {near!r}?" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["colour", "zone", "x", "💥"])
-def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
+def test_an_unknown_option_is_refused_with_the_list_of_options(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{name: 1})
     assert f"{name!r} is not an option of a pool" in str(caught.value)
@@ -210,7 +210,9 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
     ],
     ids=lambda value: ascii(value)[:60],
 )
-def test_a_scope_that_cannot_be_says_what_to_do(options: dict[str, Any], texts: list[str]) -> None:
+def test_an_impossible_scope_is_refused_with_the_fix(
+    options: dict[str, Any], texts: list[str]
+) -> None:
     with pytest.raises(PoolhandError) as caught:
         make("later", **options)
     for text in texts:
@@ -283,7 +285,9 @@ def test_later_options_may_be_given_as_their_defaults() -> None:
         (lambda: Retry_(attempts=0, first=-1, factor=0), ["attempts=0", "first=-1", "factor=0"]),
     ],
 )
-def test_a_bad_strategy_policy_or_retry_says_what_is_wrong(call: Any, texts: list[str]) -> None:
+def test_a_bad_strategy_policy_or_retry_is_refused_with_the_reason(
+    call: Any, texts: list[str]
+) -> None:
     with pytest.raises(UsageError) as caught:
         call()
     for text in texts:
@@ -317,7 +321,7 @@ async def test_a_bad_drain_timeout_leaves_the_pool_running(
 
 
 @seeded
-async def test_the_defaults_are_those_of_the_documentation(runtime: SeededRuntime) -> None:
+async def test_the_defaults_match_the_documentation(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         config = pool.snapshot().config
     assert (config.max_concurrent, config.queue) == (1, priority())
@@ -348,7 +352,7 @@ async def test_the_defaults_are_those_of_the_documentation(runtime: SeededRuntim
     ids=str,
 )
 @seeded
-async def test_good_values_are_taken(runtime: SeededRuntime, options: dict[str, Any]) -> None:
+async def test_valid_values_are_accepted(runtime: SeededRuntime, options: dict[str, Any]) -> None:
     async with make(runtime=runtime, **options) as pool:
         ticket = await pool.submit(Journal().note, "x")
         assert (await wait(ticket)).status is Status.COMPLETED
@@ -377,7 +381,7 @@ async def test_the_pools_soft_timeout_holds_for_every_job(runtime: SeededRuntime
 
 
 @seeded
-async def test_in_memory_nothing_is_retried_unless_asked_for(runtime: SeededRuntime) -> None:
+async def test_in_memory_jobs_are_not_retried_by_default(runtime: SeededRuntime) -> None:
     attempts: list[int] = []
 
     async def fail() -> None:
@@ -434,7 +438,7 @@ async def broken(text: str) -> None:
 
 
 @seeded
-async def test_a_job_that_used_up_its_attempts_is_dead_and_on_dead_is_told_once(
+async def test_a_job_without_attempts_left_is_dead_and_on_dead_is_called_once(
     runtime: SeededRuntime,
 ) -> None:
     told: list[Job] = []
@@ -466,7 +470,7 @@ async def test_an_async_on_dead_is_awaited(runtime: SeededRuntime) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 @seeded
-async def test_an_on_dead_that_raises_harms_nobody_and_is_told(
+async def test_an_on_dead_that_raises_is_reported_and_affects_no_job(
     runtime: SeededRuntime, is_async: bool
 ) -> None:
     def fail(job: Job) -> None:
@@ -553,7 +557,7 @@ async def test_rerun_of_a_job_with_a_key_runs_it_once_more(runtime: SeededRuntim
 
 
 @seeded
-async def test_rerun_of_what_is_not_dead_says_so(runtime: SeededRuntime) -> None:
+async def test_rerun_of_a_job_that_is_not_dead_is_refused(runtime: SeededRuntime) -> None:
     async with Pool("hospital", runtime=runtime) as pool:
         fine = await pool.submit(Journal().note, "x")
         await fine
@@ -613,7 +617,7 @@ async def test_a_rerun_sees_the_context_of_its_first_submitter(runtime: SeededRu
 
 
 @pytest.mark.parametrize("part", [{"runtime": "x"}, {"events": 5}, {"runtime": 1, "events": 2}])
-def test_a_runtime_and_events_are_what_they_should_be(part: dict[str, Any]) -> None:
+def test_an_invalid_runtime_or_events_object_is_refused(part: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         make(**part)
     assert all(
@@ -622,7 +626,7 @@ def test_a_runtime_and_events_are_what_they_should_be(part: dict[str, Any]) -> N
 
 
 @seeded
-async def test_a_drained_pool_cannot_be_changed_any_more(runtime: SeededRuntime) -> None:
+async def test_a_drained_pool_refuses_changes(runtime: SeededRuntime) -> None:
     pool = await Pool(runtime=runtime).start()
     await pool.drain(0)
     for act in (pool.pause, pool.resume):

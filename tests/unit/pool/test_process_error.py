@@ -70,14 +70,14 @@ def received(error: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     "give_up_on", [Two, Parent, f"{HERE}.Two", f"{HERE}.Parent"], ids=["it", "base", "name", "both"]
 )
-def test_a_rule_knows_an_error_that_cannot_be_made_again(give_up_on: type[Parent] | str) -> None:
+def test_give_up_on_matches_an_error_that_cannot_be_rebuilt(give_up_on: type[Parent] | str) -> None:
     error = received(Two(1, 2))
     assert type(error) is JobFailed
     assert Retry(give_up_on=(give_up_on,)).gives_up_on(error)
     assert not Retry(give_up_on=(Enough, "other.Two")).gives_up_on(error)
 
 
-def test_a_rule_knows_the_cause_of_an_error_of_a_child() -> None:
+def test_give_up_on_matches_the_cause_of_an_error_from_a_child() -> None:
     error = LookupError("none")
     error.__cause__ = Two(1, 2)
     found = received(error)
@@ -85,7 +85,7 @@ def test_a_rule_knows_the_cause_of_an_error_of_a_child() -> None:
     assert Retry(give_up_on=(Two,)).gives_up_on(found)
 
 
-def test_a_directive_that_cannot_be_made_again_is_obeyed() -> None:
+def test_a_directive_that_cannot_be_rebuilt_is_applied() -> None:
     gives_up = judge_error(received(Enough(1, 2)), StopRequest.NOTHING, "job-1")
     assert isinstance(gives_up, Failed)
     assert gives_up.permanent
@@ -97,23 +97,23 @@ def test_a_directive_that_cannot_be_made_again_is_obeyed() -> None:
     assert judge_error(received(Asleep(5, 2)), StopRequest.NOTHING, "job-1") == Snoozed(5.0)
 
 
-def test_the_wait_that_the_error_of_a_client_asks_for_is_known() -> None:
+def test_retry_after_of_an_error_that_cannot_be_rebuilt_is_used() -> None:
     outcome = judge_error(received(Two(1, 2, retry_after=7)), StopRequest.NOTHING, "job-1")
     assert isinstance(outcome, Failed)
     assert outcome.retry_after == 7.0
 
 
-def test_what_nobody_can_obey_is_a_failure() -> None:
+def test_an_invalid_directive_from_a_child_is_a_failure() -> None:
     assert type(received(Asleep("noon", 2))) is JobFailed
     assert type(received(Two(1, 2, retry_after="soon"))) is JobFailed
 
 
-def test_a_class_of_the_script_has_the_name_that_it_has_there() -> None:
+def test_a_class_of_the_main_script_is_named_main() -> None:
     kind = type("Own", (Exception,), {"__module__": "__mp_main__"})
     fault = raised_fault(kind())
     assert fault.type == "__main__.Own"
     assert fault.kinds[0] == "__main__.Own"
 
 
-def test_an_error_that_breaks_when_it_is_looked_at_is_described() -> None:
+def test_an_error_that_raises_when_inspected_is_described() -> None:
     assert isinstance(raised_fault(Broken()), RaisedFault)

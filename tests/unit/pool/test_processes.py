@@ -109,7 +109,7 @@ async def test_an_async_function_runs_on_the_loop_wherever_plain_ones_run(
 
 
 @seeded
-async def test_a_submit_chooses_another_place_than_its_pool(runtime: SeededRuntime) -> None:
+async def test_a_submit_may_override_run_in_of_its_pool(runtime: SeededRuntime) -> None:
     async with Pool(run_in="process", runtime=runtime) as pool:
         for place in ("loop", "thread", None):
             here = pool.with_options(run_in=place)
@@ -170,7 +170,7 @@ async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() ->
         ),
     ],
 )
-def test_the_loss_of_a_process_is_told_with_how_and_when(
+def test_a_lost_process_is_reported_with_its_exit_and_time(
     code: int | None, phase: ChildPhase, text: str
 ) -> None:
     error = lost("job-1", ChildLost(7, code, phase))
@@ -182,14 +182,14 @@ def _raise(kind: type[BaseException], text: str) -> None:
     raise kind(text)
 
 
-def test_a_value_comes_out_as_it_went_in() -> None:
+def test_a_value_round_trips_through_a_child() -> None:
     for value in (None, 0, [1, {"two": b"3"}], ValueError("no error, a value")):
         (out, error) = contents_of((True, pickle.dumps(value), None), "job-1")
         assert (repr(out), error) == (repr(value), None)
 
 
 @pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, SystemExit])
-def test_a_value_that_cannot_be_made_again_is_a_failure_that_says_so(
+def test_a_value_that_cannot_be_unpickled_is_a_failure_with_the_reason(
     kind: type[BaseException],
 ) -> None:
     packed = pickle.dumps(Packed(_raise, kind, "not here"))
@@ -202,7 +202,7 @@ def test_a_value_that_cannot_be_made_again_is_a_failure_that_says_so(
     )
 
 
-def test_an_error_comes_out_with_the_place_where_it_was_raised() -> None:
+def test_an_error_from_a_child_has_the_traceback_of_its_origin() -> None:
     answer: Answer = False, pickle.dumps(LookupError("nothing", 3)), NOWHERE
     value, error = contents_of(answer, "job-1")
     assert value is None
@@ -221,7 +221,7 @@ def test_an_error_comes_out_with_the_place_where_it_was_raised() -> None:
     ],
     ids=["unsendable", "unreadable", "no error"],
 )
-def test_an_error_that_cannot_be_made_again_is_a_failure_with_its_name_and_text(
+def test_an_error_that_cannot_be_rebuilt_is_a_failure_with_its_name_and_message(
     content: bytes,
 ) -> None:
     value, error = contents_of((False, content, NOWHERE), "job-1")

@@ -26,7 +26,7 @@ async def test_a_pool_is_found_by_name_and_by_id_while_it_lives(runtime: SeededR
     assert get_pool(pool.id) is None
 
 
-def test_a_pool_that_does_not_exist_is_none() -> None:
+def test_looking_up_an_unknown_pool_returns_none() -> None:
     assert get_pool("nobody made this one") is None
     assert get_pool("") is None
 
@@ -47,7 +47,7 @@ async def test_pools_are_listed_in_the_order_of_their_creation(runtime: SeededRu
 
 
 @seeded
-async def test_the_list_is_the_callers_own(runtime: SeededRuntime) -> None:
+async def test_the_returned_list_is_a_copy(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         list_pools().clear()
         assert list_pools() == [pool]
@@ -88,7 +88,7 @@ async def test_a_name_is_free_again_after_the_drain(runtime: SeededRuntime) -> N
 
 
 @seeded
-async def test_a_name_is_taken_until_the_drain_is_over(runtime: SeededRuntime) -> None:
+async def test_a_name_is_taken_until_the_drain_has_ended(runtime: SeededRuntime) -> None:
     pool = await Pool("busy", runtime=runtime).start()
     async with occupied(pool):
         drain = asyncio.create_task(pool.drain(60))
@@ -145,12 +145,12 @@ def test_a_pool_cannot_run_on_two_loops() -> None:
 
 
 @seeded
-async def test_a_pool_names_itself_in_its_repr(runtime: SeededRuntime) -> None:
+async def test_the_repr_of_a_pool_contains_its_name(runtime: SeededRuntime) -> None:
     pool = Pool("seen", runtime=runtime)
     assert repr(pool) == f"<Pool 'seen' {pool.id}>"
 
 
-def test_a_pool_whose_loop_was_closed_gives_its_name_free() -> None:
+def test_a_pool_whose_loop_was_closed_frees_its_name() -> None:
     async def leave_behind() -> None:
         await Pool("orphan").start()
 
@@ -190,7 +190,7 @@ async def test_every_verb_refuses_to_be_used_from_another_thread() -> None:
         await waiting
 
 
-async def test_a_task_factory_of_the_loop_is_obeyed_and_runs_no_job_inside_a_submit() -> None:
+async def test_a_task_factory_of_the_loop_is_used_and_runs_no_job_inside_a_submit() -> None:
     loop = asyncio.get_running_loop()
     made: list[asyncio.Task[Any]] = []
 
@@ -210,7 +210,7 @@ async def test_a_task_factory_of_the_loop_is_obeyed_and_runs_no_job_inside_a_sub
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_pool_whose_loop_was_closed_in_the_middle_of_everything_is_let_go() -> None:
+def test_a_pool_whose_loop_was_closed_while_it_ran_is_removed_from_the_registry() -> None:
     loop = asyncio.new_event_loop()
 
     async def hang(job: object) -> None:
@@ -233,7 +233,7 @@ def test_a_pool_whose_loop_was_closed_in_the_middle_of_everything_is_let_go() ->
 
 
 @seeded
-async def test_a_simulated_restart_forgets_pools_in_memory_and_all_their_jobs(
+async def test_a_simulated_restart_drops_pools_in_memory_and_all_their_jobs(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()

@@ -15,7 +15,7 @@ from tests.unit.pool.support import Heard, large, park, seeded, until
 
 
 @seeded
-async def test_a_pool_that_grows_starts_what_waits_at_once(runtime: SeededRuntime) -> None:
+async def test_a_growing_pool_starts_waiting_jobs_at_once(runtime: SeededRuntime) -> None:
     heard = Heard()
     async with Pool(runtime=runtime, events=heard.events) as pool:
         tickets = [await pool.submit(asyncio.sleep, 1) for _ in range(6)]
@@ -56,7 +56,7 @@ async def test_a_pool_that_shrinks_cancels_nothing_and_starts_nothing_until_it_f
 
 
 @seeded
-async def test_surplus_slots_retire_when_they_get_idle(runtime: SeededRuntime) -> None:
+async def test_surplus_slots_retire_when_they_become_idle(runtime: SeededRuntime) -> None:
     async with Pool(max_concurrent=4, runtime=runtime) as pool:
         short = [await pool.submit(asyncio.sleep, 1) for _ in range(3)]
         long = await pool.submit(asyncio.sleep, 5)
@@ -95,7 +95,7 @@ async def test_a_stuck_slot_counts_through_a_resize(runtime: SeededRuntime) -> N
 
 
 @seeded
-async def test_a_pool_that_grows_lets_parked_submitters_in(runtime: SeededRuntime) -> None:
+async def test_a_growing_pool_admits_blocked_submitters(runtime: SeededRuntime) -> None:
     async with Pool(backpressure=bounded(1), runtime=runtime) as pool:
         for _ in range(2):
             await pool.submit(asyncio.sleep, 5)
@@ -109,7 +109,7 @@ async def test_a_pool_that_grows_lets_parked_submitters_in(runtime: SeededRuntim
 
 
 @seeded
-async def test_fail_fast_goes_by_the_new_size(runtime: SeededRuntime) -> None:
+async def test_fail_fast_uses_the_new_size(runtime: SeededRuntime) -> None:
     async with Pool(backpressure=fail_fast(), runtime=runtime) as pool:
         await pool.submit(asyncio.sleep, 5)
         with pytest.raises(NoFreeSlot):
@@ -122,7 +122,7 @@ async def test_fail_fast_goes_by_the_new_size(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_resizing_all_the_time_loses_nothing(runtime: SeededRuntime) -> None:
+async def test_constant_resizing_loses_no_job(runtime: SeededRuntime) -> None:
     running = 0
     total = 0
 
@@ -170,7 +170,7 @@ async def test_a_draining_pool_can_be_resized_to_get_done_sooner(runtime: Seeded
 
 
 @seeded
-async def test_slots_whose_tasks_all_vanished_are_all_taken_back_at_once(
+async def test_slots_whose_tasks_all_vanished_are_recovered_at_once(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(max_concurrent=4, runtime=runtime) as pool:
@@ -189,7 +189,7 @@ async def test_slots_whose_tasks_all_vanished_are_all_taken_back_at_once(
 
 @seeded
 @large
-async def test_a_pool_of_very_many_slots_is_resized_in_one_go(runtime: SeededRuntime) -> None:
+async def test_a_pool_with_very_many_slots_is_resized_in_one_step(runtime: SeededRuntime) -> None:
     async with Pool(max_concurrent=100_000, runtime=runtime) as pool:
         await pool.resize(10)
         assert len(pool.health().workers) == 10

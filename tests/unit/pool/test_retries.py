@@ -171,7 +171,7 @@ async def test_each_attempt_starts_from_the_context_of_the_submitter(
 
 
 @seeded
-async def test_a_wait_the_other_side_asks_for_is_never_shortened(runtime: SeededRuntime) -> None:
+async def test_a_retry_after_of_the_server_is_never_shortened(runtime: SeededRuntime) -> None:
     job = Flaky(runtime, Busy(30), Busy(0.5), Busy(1000))
     retry = Retry(attempts=4, first=5, cap=60, jitter=1)
     async with Pool(retry=retry, runtime=runtime) as pool:
@@ -182,7 +182,7 @@ async def test_a_wait_the_other_side_asks_for_is_never_shortened(runtime: Seeded
 
 
 @seeded
-async def test_retry_later_is_obeyed_and_counts(runtime: SeededRuntime) -> None:
+async def test_retry_later_is_applied_and_counts_as_an_attempt(runtime: SeededRuntime) -> None:
     job = Flaky(runtime, RetryLater(7), RetryLater(2))
     async with Pool(retry=Retry(attempts=3, jitter=0), runtime=runtime) as pool:
         ticket = await pool.submit(job)
@@ -236,7 +236,9 @@ async def test_errors_the_policy_names_are_final(
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
 @seeded
-async def test_a_wish_to_exit_is_not_retried(runtime: SeededRuntime, error: BaseException) -> None:
+async def test_an_exit_exception_is_not_retried(
+    runtime: SeededRuntime, error: BaseException
+) -> None:
     job = Flaky(runtime, error)
     async with Pool(retry=Retry(), runtime=runtime) as pool:
         assert (await wait(await pool.submit(job))).status is Status.FAILED
@@ -260,7 +262,7 @@ async def test_a_snooze_does_not_count_as_an_attempt(runtime: SeededRuntime) -> 
 
 
 @seeded
-async def test_a_snooze_may_name_a_moment(runtime: SeededRuntime) -> None:
+async def test_a_snooze_may_have_a_date(runtime: SeededRuntime) -> None:
     until = runtime.wall() + timedelta(hours=2)
     past = runtime.wall() - timedelta(hours=2)
     job = Flaky(runtime, Snooze(until), Snooze(past))
@@ -305,7 +307,7 @@ async def test_a_job_that_used_up_its_attempts_is_a_dead_letter(runtime: SeededR
 
 
 @seeded
-async def test_a_job_that_succeeds_in_the_end_is_no_dead_letter(runtime: SeededRuntime) -> None:
+async def test_a_job_that_finally_succeeds_is_not_a_dead_letter(runtime: SeededRuntime) -> None:
     told: list[Job] = []
     async with Pool(retry=Retry(attempts=3, first=1), on_dead=told.append, runtime=runtime) as pool:
         await pool.run(failing(runtime, 2))
@@ -343,7 +345,7 @@ async def test_dead_letters_are_bounded(runtime: SeededRuntime) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @seeded
-async def test_an_on_dead_that_fails_is_told_and_harms_nobody(
+async def test_an_on_dead_that_fails_is_reported_and_affects_no_job(
     runtime: SeededRuntime, kind: str
 ) -> None:
     heard = Heard()

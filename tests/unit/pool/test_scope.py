@@ -30,7 +30,9 @@ def shared(name: str | None = "research", **options: Any) -> Pool:
 
 @pytest.mark.parametrize("scope", ["tenant", "org"])
 @pytest.mark.parametrize("scope_id", [None, "acme"])
-def test_without_a_server_it_says_what_to_configure(scope: str, scope_id: str | None) -> None:
+def test_without_a_server_the_error_names_what_to_configure(
+    scope: str, scope_id: str | None
+) -> None:
     with pytest.raises(UsageError) as caught:
         Pool("research", scope=scope, scope_id=scope_id)
     text = str(caught.value)
@@ -40,7 +42,7 @@ def test_without_a_server_it_says_what_to_configure(scope: str, scope_id: str | 
 
 
 @pytest.mark.parametrize("store", ["sqlite:///jobs.db", "memory://", "SQLite:////tmp/jobs.db"])
-def test_a_store_of_one_machine_is_no_server(store: str, folder: Path) -> None:
+def test_a_single_machine_store_is_refused_as_a_server(store: str, folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
         shared(store=store)
     for part in ("host-managed", repr(store), "POOLHAND_STORE", "scope='pipeline'"):
@@ -87,7 +89,7 @@ def test_a_configured_store_of_one_machine_is_refused_too(monkeypatch: pytest.Mo
     ],
     ids=lambda value: ascii(value)[:50],
 )
-def test_what_cannot_be_is_told(options: dict[str, Any], texts: list[str]) -> None:
+def test_invalid_scope_options_are_refused(options: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(PoolhandError) as caught:
         shared(**options)
     for text in texts:
@@ -122,13 +124,13 @@ IDS = ["a", "b", "a/b", "a%2Fb", "%", "%25", "a/", "/", "ä", "tenant/a"]
 WHOSE = [(kind, id, name) for kind in ("tenant", "org", "pipeline") for id in IDS for name in IDS]
 
 
-def test_no_pool_can_pass_for_another_one() -> None:
+def test_pools_of_different_scopes_never_share_a_stored_name() -> None:
     names = {Scope(kind, id, SERVER).stored_name(name) for kind, id, name in WHOSE}
     assert len(names) == len(WHOSE)
     assert "tenant/a/b" in names
 
 
-def test_the_id_of_a_pool_says_whose_it_is_and_is_the_same_everywhere() -> None:
+def test_the_id_of_a_pool_contains_its_scope_and_is_the_same_everywhere() -> None:
     pools = [shared(), shared(scope_id="globex"), shared(scope="org"), shared("reviews")]
     for one, other in combinations(pools, 2):
         assert one.id != other.id
@@ -147,7 +149,7 @@ def test_a_file_of_its_own_needs_no_more_than_a_plain_name() -> None:
     assert Scope("pipeline", "night", "sqlite:///x.db").stored_name("book") == "pipeline/night/book"
 
 
-def test_the_options_of_a_scope_are_taken_out_of_those_given() -> None:
+def test_scope_options_are_removed_from_the_given_options() -> None:
     given = {"scope": "org", "pipeline_id": "acme", "store": SERVER, "timeout": 5}
     assert take_scope(given) == (Scope("org", "acme", SERVER), [])
     assert given == {"timeout": 5}

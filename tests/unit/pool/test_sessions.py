@@ -51,7 +51,7 @@ async def test_turns_run_one_at_a_time_in_submit_order_whatever_strategy_and_pri
 
 
 @seeded
-async def test_sessions_run_beside_each_other(runtime: SeededRuntime) -> None:
+async def test_sessions_run_concurrently(runtime: SeededRuntime) -> None:
     turns = Turns(runtime)
     async with Pool(runtime=runtime, max_concurrent=3) as pool:
         for number in range(5):
@@ -76,7 +76,7 @@ async def test_blocked_turns_occupy_no_slot(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_blocked_turn_says_so_and_why(runtime: SeededRuntime) -> None:
+async def test_a_blocked_turn_explains_why(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, max_concurrent=3) as pool:
         gate = asyncio.Event()
         view = pool.with_options(session="s")
@@ -232,7 +232,7 @@ async def test_a_blocked_turn_can_expire(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_a_scheduled_turn_does_not_hold_up_the_session_before_its_time(
+async def test_a_scheduled_turn_does_not_hold_the_session_before_its_time(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -262,7 +262,7 @@ async def test_turns_of_a_session_may_submit_the_next_one(runtime: SeededRuntime
 
 
 @seeded
-async def test_a_session_that_is_over_is_forgotten(runtime: SeededRuntime) -> None:
+async def test_a_finished_session_is_dropped(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         for number in range(3):
             view = pool.with_options(session="s")

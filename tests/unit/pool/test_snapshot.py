@@ -208,9 +208,7 @@ async def test_the_counts_are_true_at_each_kind_of_event(
 
 @pytest.mark.parametrize("policy", [bounded(1, on_full="drop_oldest"), ring_buffer(1)], ids=str)
 @seeded
-async def test_the_counts_are_true_while_one_job_pushes_another_out(
-    runtime: SeededRuntime, policy: Any
-) -> None:
+async def test_the_counts_are_right_during_an_eviction(runtime: SeededRuntime, policy: Any) -> None:
     faults: list[str] = []
     heard = Events()
     pool = Pool(runtime=runtime, backpressure=policy, events=heard)
@@ -228,7 +226,9 @@ async def test_the_counts_are_true_while_one_job_pushes_another_out(
 
 
 @seeded
-async def test_the_counts_are_true_while_parked_submitters_get_in(runtime: SeededRuntime) -> None:
+async def test_the_counts_are_right_while_blocked_submitters_are_admitted(
+    runtime: SeededRuntime,
+) -> None:
     faults: list[str] = []
     heard = Events()
     pool = Pool(runtime=runtime, backpressure=bounded(3), events=heard)
@@ -251,7 +251,7 @@ async def test_the_counts_are_true_while_parked_submitters_get_in(runtime: Seede
 
 
 @seeded
-async def test_a_snapshot_says_who_the_pool_is_and_how_it_was_set_up(
+async def test_a_snapshot_has_the_identity_and_settings_of_the_pool(
     runtime: SeededRuntime,
 ) -> None:
     start = runtime.wall()
@@ -350,7 +350,7 @@ async def test_a_snapshot_counts_blocked_submitters_beside_the_total(
 
 
 @seeded
-async def test_a_snapshot_is_frozen_and_stays_as_it_was(runtime: SeededRuntime) -> None:
+async def test_a_snapshot_is_immutable(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         before = pool.snapshot()
         await pool.run(Journal().note, "x")
@@ -463,7 +463,7 @@ async def test_stats_count_waiting_work_in_the_depth_and_only_running_work_in_fl
 
 
 @seeded
-async def test_stats_are_told_every_ten_seconds_until_the_pool_is_drained(
+async def test_stats_are_emitted_every_ten_seconds_until_the_pool_is_drained(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -489,7 +489,7 @@ async def test_stats_are_told_every_ten_seconds_until_the_pool_is_drained(
 
 
 @seeded
-async def test_a_pool_that_shrinks_counts_its_busy_slots_until_they_are_gone(
+async def test_a_shrinking_pool_counts_its_busy_slots_until_they_are_gone(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, max_concurrent=4) as pool:
@@ -506,7 +506,7 @@ async def test_a_pool_that_shrinks_counts_its_busy_slots_until_they_are_gone(
 
 
 @seeded
-async def test_a_drained_pool_still_shows_what_became_of_its_jobs(runtime: SeededRuntime) -> None:
+async def test_a_drained_pool_still_shows_the_outcomes_of_its_jobs(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         await pool.run(Journal().note, "x")
     snapshot = pool.snapshot()

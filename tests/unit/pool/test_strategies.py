@@ -185,7 +185,7 @@ async def test_a_key_that_joins_mid_drain_is_served_in_the_running_round(
 
 
 @seeded
-async def test_a_key_that_comes_late_does_not_catch_up_on_turns_it_was_not_there_for(
+async def test_a_late_key_does_not_catch_up_on_missed_turns(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -217,7 +217,7 @@ async def test_a_key_cannot_gain_turns_by_leaving_and_coming_back(runtime: Seede
 
 
 @seeded
-async def test_after_a_burst_into_a_ring_buffer_the_key_and_a_newcomer_still_alternate(
+async def test_after_a_burst_into_a_ring_buffer_the_key_and_a_new_key_still_alternate(
     runtime: SeededRuntime,
 ) -> None:
     journal = Journal()
@@ -263,7 +263,7 @@ async def test_a_key_of_weight_three_gets_three_turns_per_round(runtime: SeededR
 
 
 @seeded
-async def test_fair_takes_its_key_from_the_field_it_names(runtime: SeededRuntime) -> None:
+async def test_fair_takes_its_key_from_its_configured_field(runtime: SeededRuntime) -> None:
     journal = Journal()
     async with Pool(runtime=runtime, queue=fair_round_robin("tenant_id")) as pool, occupied(pool):
         for letter in "AAAABB":
@@ -357,7 +357,7 @@ async def test_under_every_strategy_cancelled_waiting_jobs_never_run(
 
 @pytest.mark.parametrize("queue", STRATEGIES, ids=str)
 @seeded
-async def test_under_every_strategy_a_retried_job_comes_back(
+async def test_under_every_strategy_a_retried_job_is_served_again(
     runtime: SeededRuntime, queue: Any
 ) -> None:
     attempts: list[int] = []
@@ -382,7 +382,7 @@ async def test_under_every_strategy_a_retried_job_comes_back(
     ],
 )
 @seeded
-async def test_a_strategy_may_be_given_by_name_and_stands_in_the_namespace(
+async def test_a_strategy_may_be_given_by_name_and_is_in_the_namespace(
     runtime: SeededRuntime, name: str, made: Callable[[], object]
 ) -> None:
     async with Pool(runtime=runtime, queue=name) as pool:

@@ -75,7 +75,7 @@ def view(pool: Pool, **options: Any) -> Any:
         for value in values
     ],
 )
-def test_a_bad_value_names_the_option_the_value_and_what_is_allowed(
+def test_a_bad_value_is_refused_with_option_value_and_allowed_values(
     option: str, allowed: str, value: Any
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -88,7 +88,7 @@ def test_a_bad_value_names_the_option_the_value_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(("option", "value"), TOO_FAR)
-def test_a_value_out_of_range_says_which_range(option: str, value: Any) -> None:
+def test_an_out_of_range_value_is_refused_with_the_range(option: str, value: Any) -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), **{option: value})
     text = str(caught.value)
@@ -98,7 +98,7 @@ def test_a_value_out_of_range_says_which_range(option: str, value: Any) -> None:
 
 
 @seeded
-async def test_a_moment_at_the_end_of_the_calendar_is_refused_or_kept_but_never_breaks(
+async def test_a_run_at_at_the_end_of_the_calendar_is_refused_or_accepted_without_error(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime) as pool:
@@ -128,7 +128,7 @@ async def test_a_bad_option_leaves_no_job_and_no_view(runtime: SeededRuntime) ->
         assert await pool.run(Journal().note, "x") == "x"
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_invalid_options_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), priority="high", tenant="", timeout=0, colour="red", run_in="fork")
     for part in ("priority='high'", "tenant=''", "timeout=0", "'colour'", "run_in='fork'"):
@@ -139,14 +139,14 @@ def test_all_faults_are_told_at_once() -> None:
     ("name", "near"),
     [("tiemout", "timeout"), ("softtimeout", "soft_timeout"), ("tenant_id", "tenant")],
 )
-def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
+def test_a_misspelt_option_is_refused_with_a_suggestion(name: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), **{name: "x"})
     assert f"{name!r} is not an option of a submit; did you mean {near!r}?" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["colour", "field", "changes"])
-def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
+def test_an_unknown_option_is_refused_with_the_list_of_options(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), **{name: "x"})
     assert f"{name!r} is not an option of a submit" in str(caught.value)
@@ -176,7 +176,7 @@ async def test_the_strategys_own_field_is_an_option_of_that_pool(
     ],
     ids=str,
 )
-def test_an_option_that_a_pool_in_memory_lacks_says_so(
+def test_an_option_that_a_pool_in_memory_lacks_is_refused_with_the_reason(
     options: dict[str, Any], texts: list[str]
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -193,7 +193,7 @@ def test_delay_and_run_at_exclude_each_other() -> None:
         Pool().with_options(delay=5).with_options(run_at=moment)
 
 
-def test_an_option_can_be_taken_back() -> None:
+def test_an_option_can_be_reset_with_none() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     Pool().with_options(delay=5).with_options(delay=None).with_options(run_at=moment)
 
@@ -297,7 +297,7 @@ async def test_a_job_runs_at_run_at_in_any_time_zone(runtime: SeededRuntime) -> 
 
 @pytest.mark.parametrize("options", [{"delay": 0}, {"run_at": datetime(2020, 1, 1, tzinfo=UTC)}])
 @seeded
-async def test_a_moment_that_has_come_is_now(
+async def test_a_delay_or_date_in_the_past_starts_at_once(
     runtime: SeededRuntime, options: dict[str, Any]
 ) -> None:
     async with Pool(runtime=runtime) as pool:
@@ -369,7 +369,7 @@ async def test_a_job_that_starts_in_time_does_not_expire(runtime: SeededRuntime)
 
 
 @seeded
-async def test_the_time_a_submitter_was_parked_counts_for_expires(runtime: SeededRuntime) -> None:
+async def test_the_time_as_a_blocked_submitter_counts_for_expires(runtime: SeededRuntime) -> None:
     journal = Journal()
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool:
         async with occupied(pool):
@@ -394,7 +394,7 @@ async def test_timed_options_count_from_each_submit_not_from_the_view(
 
 
 @seeded
-async def test_time_goes_by_the_monotonic_clock_when_the_wall_clock_jumps(
+async def test_times_follow_the_monotonic_clock_when_the_wall_clock_jumps(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime) as pool:

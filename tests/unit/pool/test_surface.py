@@ -163,7 +163,7 @@ async def test_a_second_drain_returns_the_first_report(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_leaving_the_block_finishes_what_was_submitted(runtime: SeededRuntime) -> None:
+async def test_leaving_the_block_finishes_submitted_jobs(runtime: SeededRuntime) -> None:
     journal = Journal()
 
     async def job(name: str) -> None:
@@ -191,7 +191,9 @@ async def test_leaving_the_block_by_an_exception_drains_too(runtime: SeededRunti
 
 
 @seeded
-async def test_a_pool_that_is_not_started_says_so(runtime: SeededRuntime) -> None:
+async def test_a_pool_that_is_not_started_is_refused_with_the_reason(
+    runtime: SeededRuntime,
+) -> None:
     pool = Pool("asleep", runtime=runtime)
     with pytest.raises(UsageError, match=r"'asleep' is not started; use `async with`"):
         await pool.submit(review, 1)
@@ -222,7 +224,7 @@ async def test_a_drained_pool_refuses_work_with_draining(runtime: SeededRuntime)
 
 
 @seeded
-async def test_a_job_carries_what_it_was_submitted_with(runtime: SeededRuntime) -> None:
+async def test_a_job_record_has_the_submitted_options(runtime: SeededRuntime) -> None:
     start = runtime.wall()
     async with Pool("recorded", runtime=runtime) as pool:
         view = pool.with_options(
@@ -251,7 +253,7 @@ async def test_a_job_carries_what_it_was_submitted_with(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_finished_job_carries_when_it_ran_and_what_came_out(
+async def test_a_finished_job_record_has_its_times_and_its_result(
     runtime: SeededRuntime,
 ) -> None:
     async def job() -> str:
@@ -296,7 +298,7 @@ async def test_a_job_counts_its_attempts(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_moments_are_utc_and_iso_8601_when_encoded(runtime: SeededRuntime) -> None:
+async def test_timestamps_are_utc_and_iso_8601_when_encoded(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         done = await wait(await pool.submit(review, 1))
         shown = msgspec.json.decode(msgspec.json.encode(done))
@@ -345,7 +347,7 @@ async def why(ticket: Ticket[Any]) -> Explanation:
 
 
 @seeded
-async def test_explain_says_how_many_are_before_it_and_for_about_how_long(
+async def test_explain_returns_the_number_of_jobs_ahead_and_the_estimated_wait(
     runtime: SeededRuntime,
 ) -> None:
     async def job() -> None:
@@ -383,7 +385,7 @@ async def test_explain_counts_by_the_strategy_in_force(runtime: SeededRuntime, q
 
 
 @seeded
-async def test_explain_knows_a_busy_session(runtime: SeededRuntime) -> None:
+async def test_explain_reports_a_busy_session(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, max_concurrent=2) as pool:
         gate = asyncio.Event()
         view = pool.with_options(session="talk")
@@ -400,7 +402,7 @@ async def test_explain_knows_a_busy_session(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_explain_knows_a_key_cap(runtime: SeededRuntime) -> None:
+async def test_explain_reports_a_key_cap(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, max_concurrent=3, max_per_key=1) as pool:
         gate = asyncio.Event()
         view = pool.with_options(key="acme")
@@ -415,7 +417,7 @@ async def test_explain_knows_a_key_cap(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_explain_knows_a_schedule_and_a_retry(runtime: SeededRuntime) -> None:
+async def test_explain_reports_a_schedule_and_a_retry(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         later = await pool.with_options(delay=30).submit(review, 1)
         await asyncio.sleep(10)
@@ -433,7 +435,7 @@ async def test_explain_knows_a_schedule_and_a_retry(runtime: SeededRuntime) -> N
 
 
 @seeded
-async def test_explain_knows_a_paused_pool(runtime: SeededRuntime) -> None:
+async def test_explain_reports_a_paused_pool(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         pool.pause()
         ticket = await pool.submit(review, 1)
@@ -444,7 +446,7 @@ async def test_explain_knows_a_paused_pool(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_explain_of_a_job_that_runs_or_is_over_says_that(runtime: SeededRuntime) -> None:
+async def test_explain_reports_a_running_or_finished_job(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         async with occupied(pool) as (ticket,):
             assert (await why(ticket)).reason == "running"
@@ -486,7 +488,7 @@ async def test_a_paused_pool_takes_work_and_starts_none(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_submit_that_waits_can_be_given_up_by_its_caller(runtime: SeededRuntime) -> None:
+async def test_a_blocked_submit_can_be_cancelled_by_its_caller(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, backpressure=bounded(1)) as pool, occupied(pool):
         await pool.submit(review, 1)
         task = await park(pool, pool, review, 2)

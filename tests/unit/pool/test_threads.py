@@ -90,7 +90,7 @@ async def test_an_async_function_cannot_be_sent_to_a_thread() -> None:
         assert pool.snapshot().total == 0
 
 
-async def test_a_thread_sees_the_context_of_its_submitter_and_leaves_it_alone() -> None:
+async def test_a_thread_sees_a_copy_of_the_context_of_its_submitter() -> None:
     def job() -> tuple[str, str | None]:
         seen = COLOUR.get()
         COLOUR.set("spoiled")
@@ -114,7 +114,7 @@ async def test_a_coroutine_that_a_thread_returns_is_awaited_on_the_loop() -> Non
         assert value == (3, threading.get_ident())
 
 
-async def test_threads_run_beside_each_other_up_to_the_cap() -> None:
+async def test_threads_run_concurrently_up_to_the_cap() -> None:
     meeting = threading.Barrier(4, timeout=30)
     async with Pool(max_concurrent=4) as pool:
         jobs = await wait([await pool.submit(meeting.wait) for _ in range(8)])
@@ -141,7 +141,7 @@ async def test_a_thread_blocks_only_its_own_slot(gate: Gate) -> None:
         (asyncio.CancelledError, JobCancelled),
     ],
 )
-async def test_what_a_thread_raises_reaches_the_caller(
+async def test_an_exception_in_a_thread_reaches_the_caller(
     error: type[BaseException], expected: type[Exception]
 ) -> None:
     def job() -> None:
@@ -176,7 +176,7 @@ async def test_a_thread_that_times_out_leaves_its_slot_stuck_until_it_ends(gate:
     assert gate.asked_to_stop
 
 
-async def test_a_thread_that_is_cancelled_is_left_to_itself_after_the_grace(gate: Gate) -> None:
+async def test_a_cancelled_thread_is_abandoned_after_the_grace_period(gate: Gate) -> None:
     async with Pool(cancel_grace=0.02) as pool:
         ticket = await pool.submit(gate)
         await begun(gate)
@@ -209,7 +209,7 @@ async def test_a_thread_can_ask_whether_it_shall_stop() -> None:
     assert began.is_set()
 
 
-def test_nobody_asks_code_outside_of_a_job_to_stop() -> None:
+def test_stop_requested_is_false_outside_of_a_job() -> None:
     assert not stop_requested()
     assert current_job() is None
 
@@ -251,7 +251,7 @@ async def test_a_retry_does_not_wait_for_a_stuck_thread(gate: Gate) -> None:
         assert await pool.with_options(timeout=None).run(lambda: "next") == "next"
 
 
-def test_a_thread_that_outlives_its_loop_harms_nobody() -> None:
+def test_a_thread_that_outlives_its_loop_causes_no_error() -> None:
     gate = Gate()
     ended = threading.Event()
 
@@ -305,7 +305,9 @@ async def test_threads_and_coroutines_share_one_cap(runtime: SeededRuntime) -> N
 
 
 @seeded
-async def test_a_thread_cancelled_on_its_way_does_not_run(runtime: SeededRuntime) -> None:
+async def test_a_thread_job_cancelled_before_its_thread_starts_does_not_run(
+    runtime: SeededRuntime,
+) -> None:
     ran: list[str] = []
     async with Pool(runtime=runtime) as pool:
         ticket = await pool.submit(lambda: ran.append("ran"))
@@ -337,7 +339,7 @@ async def test_a_thread_that_cannot_start_fails_its_job_and_frees_its_slot() -> 
         assert pool.snapshot().active == 0
 
 
-async def test_a_thread_bears_the_name_of_the_slot_it_works_for() -> None:
+async def test_a_thread_has_the_name_of_its_slot() -> None:
     def name() -> str:
         return threading.current_thread().name
 

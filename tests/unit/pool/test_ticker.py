@@ -17,7 +17,7 @@ def timers(runtime: SeededRuntime) -> int:
 
 
 @seeded
-async def test_it_ticks_at_every_interval_from_the_start_on(runtime: SeededRuntime) -> None:
+async def test_a_ticker_ticks_at_every_interval(runtime: SeededRuntime) -> None:
     began = runtime.monotonic()
     ticks: list[float] = []
     ticker = Ticker(runtime.loop, 10, lambda: ticks.append(runtime.monotonic() - began))
@@ -58,7 +58,7 @@ async def test_a_tick_may_stop_its_own_ticker(runtime: SeededRuntime) -> None:
 
 
 @seeded
-async def test_one_stopped_at_the_moment_it_is_due_ticks_no_more(runtime: SeededRuntime) -> None:
+async def test_a_ticker_stopped_when_it_is_due_does_not_tick_again(runtime: SeededRuntime) -> None:
     ticks: list[float] = []
     until_then: list[float] = []
 
@@ -73,7 +73,7 @@ async def test_one_stopped_at_the_moment_it_is_due_ticks_no_more(runtime: Seeded
 
 
 @seeded
-async def test_it_needs_no_task(runtime: SeededRuntime) -> None:
+async def test_a_ticker_needs_no_task(runtime: SeededRuntime) -> None:
     before = runtime.loop.pending_tasks()
     ticker = Ticker(runtime.loop, 1, lambda: None)
     await asyncio.sleep(3)
@@ -82,7 +82,7 @@ async def test_it_needs_no_task(runtime: SeededRuntime) -> None:
 
 
 @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
-async def test_a_tick_that_raises_is_not_the_last_one(error: type[BaseException]) -> None:
+async def test_a_ticker_continues_after_a_tick_that_raises(error: type[BaseException]) -> None:
     loop = asyncio.get_running_loop()
     told: list[object] = []
     loop.set_exception_handler(lambda _, context: told.append(context["exception"]))

@@ -32,7 +32,7 @@ async def stubborn(gate: asyncio.Event) -> str:
 
 
 @seeded
-async def test_a_soft_timeout_marks_the_job_and_tells_it(runtime: SeededRuntime) -> None:
+async def test_a_soft_timeout_marks_the_job_and_cancels_its_code(runtime: SeededRuntime) -> None:
     heard = Heard()
     told: list[float] = []
 
@@ -158,7 +158,7 @@ async def test_a_job_that_is_quick_enough_is_not_marked(runtime: SeededRuntime) 
 
 
 @seeded
-async def test_a_hard_timeout_fails_the_job_and_tells_its_caller_in_time(
+async def test_a_hard_timeout_fails_the_job_and_raises_to_its_caller_in_time(
     runtime: SeededRuntime,
 ) -> None:
     heard = Heard()
@@ -215,7 +215,7 @@ async def test_a_timeout_error_of_the_job_is_not_taken_for_ours(runtime: SeededR
         assert job_record.error.type == "TimeoutError"
 
 
-def test_our_timeout_is_no_timeout_error() -> None:
+def test_job_timed_out_is_not_a_timeout_error() -> None:
     assert not issubclass(JobTimedOut, TimeoutError)
 
 
@@ -235,7 +235,7 @@ async def test_a_job_that_answers_the_hard_timeout_with_an_error_has_timed_out(
 
 
 @seeded
-async def test_a_value_that_comes_after_the_hard_timeout_is_not_taken(
+async def test_a_value_returned_after_the_hard_timeout_is_discarded(
     runtime: SeededRuntime,
 ) -> None:
     async def job() -> str:
@@ -269,7 +269,7 @@ async def test_a_hard_timeout_is_retried_by_the_policy(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_a_job_that_always_times_out_is_dead_in_the_end(runtime: SeededRuntime) -> None:
+async def test_a_job_that_always_times_out_ends_dead(runtime: SeededRuntime) -> None:
     async with Pool(timeout=1, retry=Retry(attempts=2, first=1), runtime=runtime) as pool:
         ticket = await pool.submit(asyncio.sleep, 60)
         with pytest.raises(JobTimedOut):
@@ -389,7 +389,7 @@ async def test_a_stuck_job_holds_the_permit_of_its_key(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_what_a_stuck_job_lets_go_starts_at_once_in_a_free_slot(
+async def test_the_next_turn_and_the_retry_of_a_stuck_job_start_at_once_in_a_free_slot(
     runtime: SeededRuntime,
 ) -> None:
     gate = asyncio.Event()
@@ -414,7 +414,7 @@ async def test_what_a_stuck_job_lets_go_starts_at_once_in_a_free_slot(
 
 @pytest.mark.parametrize("end", ["return", "raise", "cancel"])
 @seeded
-async def test_however_a_stuck_job_ends_its_slot_comes_back(
+async def test_a_stuck_slot_is_released_however_its_code_ends(
     runtime: SeededRuntime, end: str
 ) -> None:
     gate = asyncio.Event()
@@ -436,7 +436,7 @@ async def test_however_a_stuck_job_ends_its_slot_comes_back(
         assert (seen.failed, seen.completed, seen.cancelled) == (1, 1, 0)
 
 
-async def test_a_soft_timeout_of_a_thread_is_told_when_it_happens() -> None:
+async def test_the_soft_timeout_of_a_thread_is_reported_when_it_happens() -> None:
     told = threading.Event()
     events = Events()
     events.subscribe(lambda event: told.set() if isinstance(event, JobMarked) else None)

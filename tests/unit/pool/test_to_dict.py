@@ -23,7 +23,7 @@ async def fail(what: Any) -> Any:
     raise LookupError(what)
 
 
-async def test_all_that_a_pool_shows_is_taken_by_any_encoder() -> None:
+async def test_all_views_of_a_pool_can_be_encoded_as_json() -> None:
     options: Any = {
         "queue": fair_round_robin("tenant"),
         "backpressure": bounded(5),
@@ -61,6 +61,6 @@ async def test_the_health_of_a_pool_is_a_dict_awaited_or_not() -> None:
     assert agents.health_check()["queue_capacity"] == 5
 
 
-def test_none_stands_for_the_default_strategy_and_policy() -> None:
+def test_none_means_the_default_strategy_and_policy() -> None:
     pool = Pool("defaults", queue=None, backpressure=None)
     assert pool._config == Pool("defaults too")._config.__class__("defaults")

@@ -97,9 +97,7 @@ async def test_a_context_that_is_suppressed_is_left_out() -> None:
         (leave, "sys.exit(3)", "process"),
     ],
 )
-async def test_where_a_job_wanted_the_program_to_end_is_kept(
-    job: Any, place: str, run_in: Any
-) -> None:
+async def test_the_location_of_a_system_exit_is_recorded(job: Any, place: str, run_in: Any) -> None:
     async with Pool(run_in=run_in) as pool:
         fault = await fault_in(pool, job)
     assert fault.type == "poolhand.errors.JobFailed"
@@ -114,7 +112,7 @@ def nested_cause() -> None:
         raise RuntimeError("outer") from error
 
 
-async def test_a_process_sends_the_whole_reason() -> None:
+async def test_a_child_process_sends_the_full_cause_chain() -> None:
     async with Pool(run_in="process") as pool:
         fault = await fault_in(pool, nested_cause)
     assert "KeyError: 'the real reason'" in fault.traceback
@@ -128,7 +126,7 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def test_of_many_and_long_errors_both_ends_are_kept() -> None:
+def test_long_tracebacks_keep_both_ends() -> None:
     error = raised(ValueError("the first"))
     for number in range(500):
         try:
@@ -142,7 +140,7 @@ def test_of_many_and_long_errors_both_ends_are_kept() -> None:
     assert text.endswith("ValueError: 499\n")
 
 
-def test_a_text_that_fits_is_left_as_it_is() -> None:
+def test_a_text_within_the_limit_is_unchanged() -> None:
     assert bounded("one\ntwo\n") == "one\ntwo\n"
     assert bounded("x" * 3_000) == "x" * 2_000 + "…"
 
@@ -161,14 +159,14 @@ class BrokenGroup(ExceptionGroup):
         raise ValueError("no")
 
 
-def test_an_error_that_breaks_when_shown_still_has_a_place() -> None:
+def test_an_error_whose_message_raises_still_has_a_traceback() -> None:
     assert "raise error" in fault_of(raised(RuntimeError(Broken()))).traceback
     group = fault_of(raised(BrokenGroup("several", [ValueError("one"), Broken()])))
     assert group.message == "<its message cannot be formatted>"
     assert "ValueError: one" in group.traceback or "raise error" in group.traceback
 
 
-def test_of_a_group_a_few_reasons_are_named() -> None:
+def test_the_message_of_a_group_names_a_few_sub_exceptions() -> None:
     inner = ExceptionGroup("inner", [ValueError(2), OSError(), ValueError(4)])
     fault = fault_of(ExceptionGroup("outer", [ValueError(1), inner]))
     assert fault.message == "outer (2 sub-exceptions): ValueError: 1; ValueError: 2; OSError; …"

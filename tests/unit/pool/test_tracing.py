@@ -36,7 +36,7 @@ def pool_of(traced: Traced, runtime: SeededRuntime, **options: Any) -> Pool:
 
 @seeded
 @pytest.mark.parametrize("run_in", ["async", "sync", "thread"])
-async def test_the_run_span_is_current_inside_a_job_and_what_it_traces_stands_under_it(
+async def test_the_run_span_is_current_inside_a_job_and_the_parent_of_its_spans(
     runtime: SeededRuntime, run_in: str
 ) -> None:
     traced = Traced()
@@ -73,7 +73,7 @@ def where_am_i() -> tuple[int, int]:
 
 
 @pytest.mark.slow
-async def test_a_trace_goes_on_in_the_process_a_job_runs_in() -> None:
+async def test_a_trace_continues_in_the_child_process_of_a_job() -> None:
     traced = Traced()
     async with Pool("mail", events=traced.events, run_in="process") as pool:
         with traced.request():
@@ -85,7 +85,7 @@ async def test_a_trace_goes_on_in_the_process_a_job_runs_in() -> None:
 
 
 @seeded
-async def test_jobs_side_by_side_each_see_their_own_run_span(runtime: SeededRuntime) -> None:
+async def test_concurrent_jobs_each_see_their_own_run_span(runtime: SeededRuntime) -> None:
     traced = Traced()
 
     async def look() -> tuple[int, int]:
@@ -101,7 +101,7 @@ async def test_jobs_side_by_side_each_see_their_own_run_span(runtime: SeededRunt
 
 
 @seeded
-async def test_a_job_that_a_job_submits_stands_under_its_run(runtime: SeededRuntime) -> None:
+async def test_a_job_submitted_by_a_job_is_traced_under_its_run(runtime: SeededRuntime) -> None:
     traced = Traced()
 
     async def inner() -> None: ...
@@ -241,7 +241,7 @@ async def test_submits_that_share_a_key_make_one_submit_span_and_one_run(
 
 
 @seeded
-async def test_a_submit_span_says_whether_its_job_waits_for_its_time_or_is_turned_away(
+async def test_a_submit_span_shows_whether_its_job_is_scheduled_or_rejected(
     runtime: SeededRuntime,
 ) -> None:
     traced = Traced()
@@ -298,7 +298,7 @@ async def test_each_attempt_of_a_retried_job_is_traced_under_the_request(
 
 @seeded
 @pytest.mark.parametrize("again", [RetryLater(0), Snooze(0)])
-async def test_attempts_that_follow_at_once_do_not_take_each_others_spans(
+async def test_immediate_retries_keep_their_own_spans(
     runtime: SeededRuntime, again: Exception
 ) -> None:
     traced = Traced()
@@ -344,7 +344,7 @@ async def test_a_job_that_is_out_of_time_is_an_error_and_its_stuck_code_adds_not
 
 
 @seeded
-async def test_cancelled_jobs_are_no_errors_and_leave_a_run_only_if_they_ran(
+async def test_cancelled_jobs_are_not_errors_and_have_a_run_span_only_if_they_ran(
     runtime: SeededRuntime,
 ) -> None:
     traced = Traced()
@@ -394,7 +394,7 @@ async def test_a_drained_pool_leaves_no_span_open_and_nothing_held(runtime: Seed
 
 
 @seeded
-async def test_without_a_trace_nobody_listens_and_no_span_is_made(runtime: SeededRuntime) -> None:
+async def test_without_a_trace_there_is_no_subscriber_and_no_span(runtime: SeededRuntime) -> None:
     traced, events = Traced(), Events()
 
     async def look() -> trace.Span:

@@ -211,7 +211,7 @@ async def test_trap_fire_and_forget_results_are_lost(runtime: SeededRuntime) -> 
         assert await ticket == "later"
 
 
-async def test_trap_tasks_are_collected_because_nobody_holds_them() -> None:
+async def test_trap_tasks_are_garbage_collected_without_a_reference() -> None:
     # On asyncio's own loop, which holds tasks weakly.
     ends: list[int] = []
 

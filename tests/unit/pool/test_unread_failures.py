@@ -42,7 +42,7 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize(("job", "run_in"), [(broken, None), (plain, "thread"), (plain, "loop")])
-async def test_a_job_that_is_submitted_and_forgotten_is_logged_when_it_fails(
+async def test_an_unread_failed_job_is_logged(
     caplog: pytest.LogCaptureFixture, job: Any, run_in: str | None
 ) -> None:
     async with Pool("reviews") as pool:
@@ -59,14 +59,14 @@ async def test_a_job_that_is_submitted_and_forgotten_is_logged_when_it_fails(
     assert errors(caplog) == []
 
 
-async def test_in_a_thread_of_its_own_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unread_failed_thread_job_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with Pool("reviews") as pool:
         await pool.submit(plain)
         await until(lambda: bool(caplog.records))
     assert len(errors(caplog)) == 1
 
 
-async def test_whoever_asks_in_any_way_knows(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_read_in_any_way_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with Pool("reviews") as pool:
         with pytest.raises(ValueError, match="no such page"):
             await pool.run(broken)
@@ -120,7 +120,7 @@ async def test_retries_of_a_pool_are_not_logged_and_its_last_failure_once(
     assert [one.levelname for one in caplog.records] == ["ERROR"]
 
 
-async def test_on_dead_knows(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_passed_to_on_dead_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     dead: list[Job] = []
     async with Pool("reviews", on_dead=dead.append) as pool:
         await pool.submit(broken)
@@ -151,7 +151,7 @@ async def test_a_burst_of_failures_is_a_few_lines_and_a_summary(
     assert summary.endswith(f"; {count} jobs are dead")
 
 
-async def test_where_events_are_logged_a_failure_has_one_line(
+async def test_when_events_are_logged_a_failure_has_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events = Events()
@@ -226,7 +226,7 @@ async def test_the_tasks_of_a_job_do_not_keep_its_ticket(
         assert len(pool.dead()) == 1
 
 
-async def test_a_task_that_outlives_its_job_knows_it_still() -> None:
+async def test_current_job_works_in_a_task_that_outlives_its_job() -> None:
     found: list[Job | None] = []
     done = asyncio.Event()
 
@@ -247,7 +247,7 @@ async def test_a_task_that_outlives_its_job_knows_it_still() -> None:
     assert found == [ticket.snapshot()]
 
 
-async def test_what_is_counted_after_the_end_of_a_pool_is_logged_with_the_log(
+async def test_failures_throttled_after_the_end_of_a_pool_are_logged_with_the_summary(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Pool("reviews") as pool:
@@ -275,7 +275,7 @@ def cancels_itself_plainly() -> None:
 @pytest.mark.parametrize(
     ("job", "run_in"), [(cancels_itself, None), (cancels_itself_plainly, "thread")]
 )
-async def test_a_job_that_raises_cancelled_error_by_itself_is_logged_unless_it_is_asked_for(
+async def test_a_job_that_raises_cancelled_error_itself_is_logged_unless_it_is_read(
     caplog: pytest.LogCaptureFixture, job: Any, run_in: str | None
 ) -> None:
     async with Pool("reviews") as pool:

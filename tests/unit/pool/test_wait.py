@@ -22,7 +22,7 @@ async def fail() -> None:
 
 
 @seeded
-async def test_wait_returns_snapshots_in_input_order_whoever_ends_first(
+async def test_wait_returns_snapshots_in_input_order_whichever_ends_first(
     runtime: SeededRuntime,
 ) -> None:
     async def job(seconds: float) -> float:
@@ -84,7 +84,7 @@ async def test_wait_takes_any_iterable_empty_and_repeated_tickets_too(
 
 
 @seeded
-async def test_wait_returns_at_its_timeout_with_what_is_known_and_leaves_the_work_running(
+async def test_wait_returns_current_states_at_its_timeout_and_leaves_the_jobs_running(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime, max_concurrent=3) as pool:
@@ -99,7 +99,7 @@ async def test_wait_returns_at_its_timeout_with_what_is_known_and_leaves_the_wor
 
 
 @seeded
-async def test_wait_does_not_wait_for_the_timeout_when_all_are_over(
+async def test_wait_returns_as_soon_as_all_jobs_have_ended(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime) as pool:
@@ -122,7 +122,7 @@ async def test_wait_returns_a_timeout_error_of_the_job_as_its_failure(
 
 
 @seeded
-async def test_a_cancelled_wait_is_cancelled_and_leaves_the_jobs_alone(
+async def test_a_cancelled_wait_leaves_the_jobs_running(
     runtime: SeededRuntime,
 ) -> None:
     async with Pool(runtime=runtime) as pool, occupied(pool) as (ticket,):
@@ -235,7 +235,7 @@ async def test_result_within_the_timeout_gives_the_value_or_the_jobs_exception(
 
 
 @seeded
-async def test_cancel_says_whether_the_job_ended_cancelled(runtime: SeededRuntime) -> None:
+async def test_cancel_returns_whether_the_job_ended_cancelled(runtime: SeededRuntime) -> None:
     journal = Journal()
     async with Pool(runtime=runtime) as pool:
         done = await pool.submit(journal.note, "done")
@@ -251,7 +251,7 @@ async def test_cancel_says_whether_the_job_ended_cancelled(runtime: SeededRuntim
 
 
 @seeded
-async def test_a_ticket_shows_the_job_as_it_is_known_now(runtime: SeededRuntime) -> None:
+async def test_a_ticket_shows_the_current_state_of_its_job(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime) as pool:
         async with occupied(pool):
             ticket = await pool.submit(Journal().note, "x")
@@ -282,7 +282,7 @@ async def test_snapshot_never_raises_for_the_jobs_sake(runtime: SeededRuntime) -
 
 
 @seeded
-async def test_nobody_has_to_look_at_a_ticket(runtime: SeededRuntime) -> None:
+async def test_a_ticket_does_not_have_to_be_awaited(runtime: SeededRuntime) -> None:
     """A failure that is never awaited is recorded; it has no other effect."""
     async with Pool(runtime=runtime) as pool:
         for _ in range(5):
@@ -337,7 +337,7 @@ def test_a_submit_from_another_loop_is_refused() -> None:
             own.run(pool.drain())
 
 
-def test_what_is_over_can_be_asked_from_any_loop() -> None:
+def test_a_finished_job_can_be_read_from_any_loop() -> None:
     pool = Pool()
 
     async def finish() -> Ticket[str]:

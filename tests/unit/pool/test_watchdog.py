@@ -137,7 +137,7 @@ def test_a_job_that_blocks_the_loop_is_named_with_its_stack(new_loop: NewLoop, k
 
 
 @on_every_loop
-def test_each_incident_is_told_once(new_loop: NewLoop) -> None:
+def test_each_incident_is_reported_once(new_loop: NewLoop) -> None:
     ear, runtime = Ear(), Counting()
 
     async def blocking() -> None:
@@ -155,7 +155,7 @@ def test_each_incident_is_told_once(new_loop: NewLoop) -> None:
 
 
 @on_every_loop
-def test_a_block_that_is_no_jobs_is_told_once_to_all_who_listen(new_loop: NewLoop) -> None:
+def test_a_block_outside_of_jobs_is_reported_once_to_every_subscriber(new_loop: NewLoop) -> None:
     shared, other, runtime = Ear(), Ear(), Counting()
 
     def in_nobodys_name() -> None:
@@ -177,7 +177,7 @@ def test_a_block_that_is_no_jobs_is_told_once_to_all_who_listen(new_loop: NewLoo
         assert event.job is None
 
 
-async def test_a_job_that_blocks_is_told_to_those_who_listen_to_its_pool() -> None:
+async def test_a_blocking_job_is_reported_to_the_subscribers_of_its_pool() -> None:
     ear, other, runtime = Ear(), Ear(), Counting()
 
     async def blocking() -> None:
@@ -195,7 +195,7 @@ async def test_a_job_that_blocks_is_told_to_those_who_listen_to_its_pool() -> No
     assert other.at(blocking) == []
 
 
-async def test_what_is_left_of_a_drained_pool_is_told_to_the_others() -> None:
+async def test_a_stuck_job_of_a_drained_pool_is_reported_to_the_other_pools() -> None:
     ear = Ear()
     again = asyncio.Event()
 
@@ -217,7 +217,7 @@ async def test_what_is_left_of_a_drained_pool_is_told_to_the_others() -> None:
     assert [one.pool for one in ear.of(ticket)] == [pool.name]
 
 
-async def test_of_a_deep_stack_the_innermost_calls_are_shown() -> None:
+async def test_the_innermost_calls_of_a_deep_stack_are_shown() -> None:
     ear = Ear()
 
     def deep(levels: int) -> None:
@@ -239,7 +239,7 @@ async def test_of_a_deep_stack_the_innermost_calls_are_shown() -> None:
 
 
 @on_every_loop
-def test_code_that_keeps_the_interpreter_to_itself_is_told_as_soon_as_it_lets_go(
+def test_code_that_holds_the_gil_is_reported_as_soon_as_it_releases_it(
     new_loop: NewLoop,
 ) -> None:
     ear = Ear()
@@ -259,7 +259,7 @@ def test_code_that_keeps_the_interpreter_to_itself_is_told_as_soon_as_it_lets_go
     run(new_loop, main)
 
 
-def test_two_loops_in_two_threads_are_watched_apart() -> None:
+def test_two_loops_in_two_threads_are_watched_separately() -> None:
     together = threading.Barrier(2)
     ears = {name: Ear() for name in ("left", "right")}
 
@@ -312,7 +312,7 @@ class ByHand(Runtime):
         watchdog_of(pool).look(self.time)
 
 
-async def test_a_block_is_told_after_a_tenth_of_a_second() -> None:
+async def test_a_block_is_reported_after_a_tenth_of_a_second() -> None:
     ear, runtime = Ear(), ByHand()
     async with Pool(events=ear.events, runtime=runtime) as pool:
         runtime.look(pool, 0.06)
@@ -324,7 +324,7 @@ async def test_a_block_is_told_after_a_tenth_of_a_second() -> None:
         assert len(ear.told) == 1
 
 
-async def test_a_loop_that_has_turned_is_told_of_again() -> None:
+async def test_a_loop_that_recovered_is_reported_again() -> None:
     ear, runtime = Ear(), ByHand()
     async with Pool(events=ear.events, runtime=runtime) as pool:
         for incident in range(3):
@@ -336,7 +336,7 @@ async def test_a_loop_that_has_turned_is_told_of_again() -> None:
             await until(lambda: watchdog_of(pool).silence(runtime.time) == 0)
 
 
-async def test_jobs_that_block_one_after_the_other_are_each_told() -> None:
+async def test_successive_blocking_jobs_are_each_reported() -> None:
     ear, runtime = Ear(), ByHand()
 
     def blocking() -> None:
@@ -350,7 +350,7 @@ async def test_jobs_that_block_one_after_the_other_are_each_told() -> None:
     assert [len(ear.of(ticket)) for ticket in tickets] == [1, 1, 1]
 
 
-async def test_of_many_short_calls_in_one_turn_only_one_is_told() -> None:
+async def test_only_one_of_many_short_calls_in_one_loop_iteration_is_reported() -> None:
     ear, runtime = Ear(), ByHand()
 
     def short() -> None:
@@ -374,7 +374,7 @@ async def test_a_busy_loop_that_turns_is_not_blocked() -> None:
     assert ear.told == []
 
 
-async def test_a_watchdog_that_was_held_up_itself_tells_nothing() -> None:
+async def test_a_watchdog_that_was_delayed_itself_reports_nothing() -> None:
     ear, runtime = Ear(), ByHand()
     async with Pool(events=ear.events, runtime=runtime) as pool:
         for _ in range(10):
@@ -385,7 +385,7 @@ async def test_a_watchdog_that_was_held_up_itself_tells_nothing() -> None:
         assert [one.seconds for one in ear.told] == [pytest.approx(50.05)]
 
 
-async def test_one_that_was_held_up_while_its_loop_worked_tells_of_it() -> None:
+async def test_a_watchdog_delayed_while_its_loop_used_cpu_reports_a_block() -> None:
     ear, runtime = Ear(), ByHand()
     async with Pool(events=ear.events, runtime=runtime) as pool:
         runtime.used += 4.9
@@ -393,7 +393,7 @@ async def test_one_that_was_held_up_while_its_loop_worked_tells_of_it() -> None:
         assert [one.seconds for one in ear.told] == [5]
 
 
-async def test_nothing_is_made_up_for_those_who_do_not_listen() -> None:
+async def test_without_subscribers_no_block_is_reported_later() -> None:
     ear, runtime = Ear(), ByHand()
     async with Pool(events=ear.events, runtime=runtime) as pool:
         ear.events.live = False
@@ -406,7 +406,7 @@ async def test_nothing_is_made_up_for_those_who_do_not_listen() -> None:
 
 
 @on_every_loop
-def test_a_loop_that_nobody_runs_is_not_blocked(new_loop: NewLoop) -> None:
+def test_a_loop_that_is_not_running_is_not_blocked(new_loop: NewLoop) -> None:
     ear, runtime = Ear(), ByHand()
     pool = Pool(events=ear.events, runtime=runtime)
 
@@ -460,7 +460,7 @@ def test_a_loop_that_waits_quietly_is_not_blocked(new_loop: NewLoop) -> None:
 
 
 @on_every_loop
-def test_it_ends_with_the_last_pool_of_its_loop(new_loop: NewLoop) -> None:
+def test_a_watchdog_ends_with_the_last_pool_of_its_loop(new_loop: NewLoop) -> None:
     ear = Ear()
 
     async def blocking() -> None:
@@ -531,7 +531,7 @@ async def test_pools_with_other_clocks_are_watched_by_their_own() -> None:
         assert [one.seconds for one in ear.told] == [pytest.approx(0.12)]
 
 
-async def test_a_listener_that_blocks_is_not_blamed_on_the_job_it_hears_of() -> None:
+async def test_a_subscriber_that_blocks_is_not_reported_as_the_job_of_its_event() -> None:
     events = Events()
     told = threading.Event()
     found: list[LoopBlocked] = []
@@ -549,7 +549,7 @@ async def test_a_listener_that_blocks_is_not_blamed_on_the_job_it_hears_of() -> 
     assert [event.job for event in found] == [None]
 
 
-async def test_pools_under_different_runtimes_tell_a_block_once_and_by_the_right_name() -> None:
+async def test_pools_with_different_runtimes_report_a_block_once_and_by_the_right_name() -> None:
     found: list[LoopBlocked] = []
     told = threading.Event()
     events = Events()

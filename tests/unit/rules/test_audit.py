@@ -69,22 +69,22 @@ RECORDS: dict[str, tuple[Audit, str]] = {
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_the_fields_of_a_record_stand_in_their_order(kind: str) -> None:
+def test_the_fields_of_a_record_are_in_their_documented_order(kind: str) -> None:
     record, text = RECORDS[kind]
     assert msgspec.json.encode(record).decode() == text
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_a_record_knows_its_kind(kind: str) -> None:
+def test_kind_of_returns_the_kind_of_a_record(kind: str) -> None:
     assert audit.kind_of(RECORDS[kind][0]) == kind
 
 
-def test_a_wait_is_told_in_whole_milliseconds() -> None:
+def test_a_wait_is_recorded_in_whole_milliseconds() -> None:
     for seconds, told in [(0.0, 0), (0.0004, 0), (0.0006, 1), (2.5, 2500)]:
         record = audit.dequeued(lifecycle.start(JOB, AT, seconds), 0)
         assert record.queued_for_ms == told
 
 
-def test_a_record_tells_neither_what_a_job_returned_nor_what_it_said() -> None:
+def test_a_record_contains_neither_results_nor_error_messages() -> None:
     for record, _ in RECORDS.values():
         assert b"secret" not in msgspec.json.encode(record)

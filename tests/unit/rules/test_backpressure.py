@@ -42,7 +42,7 @@ def test_an_unbounded_pool_takes_everything() -> None:
 
 
 @pytest.mark.parametrize("policy", BOUNDED, ids=str)
-def test_a_bounded_pool_takes_what_can_start_at_once(policy: Policy) -> None:
+def test_a_bounded_pool_accepts_what_can_start_at_once(policy: Policy) -> None:
     assert rule(policy, QueueFacts(0, 0, 1, True)) is Ruling.TAKE
     assert rule(policy, QueueFacts(0, 2, 1, True)) is Ruling.TAKE
 
@@ -54,7 +54,7 @@ def test_a_bounded_pool_lets_up_to_its_depth_wait(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", BOUNDED, ids=str)
-def test_retries_that_came_back_count_against_both_bounds_together(policy: Policy) -> None:
+def test_requeued_retries_count_against_both_bounds_together(policy: Policy) -> None:
     assert rule(policy, QueueFacts(0, 3, 1, True)) is WHEN_FULL[policy]
     assert rule(policy, QueueFacts(1, 3, 2, True)) is WHEN_FULL[policy]
     assert rule(policy, QueueFacts(1, 2, 2, True)) is Ruling.TAKE
@@ -82,14 +82,14 @@ def test_only_the_dropping_policies_evict() -> None:
     ]
 
 
-def test_a_dropped_job_records_why_and_by_whom() -> None:
+def test_a_dropped_job_records_the_reason_and_the_policy() -> None:
     found = {drop_name(policy): drop_reason(policy) for policy in BOUNDED}
     assert found["drop_oldest"] == "drop_oldest_queue_full"
     assert found["drop_newest"] == "drop_newest_queue_full"
     assert found["ring_buffer"] == "ring_buffer_drop_oldest"
 
 
-def test_a_policy_says_its_name() -> None:
+def test_a_policy_has_a_readable_name() -> None:
     assert str(unbounded()) == "unbounded"
     assert str(fail_fast()) == "fail_fast"
     assert str(ring_buffer(3)) == "ring_buffer(3)"

@@ -96,7 +96,7 @@ def test_the_same_value_is_the_same_in_every_process() -> None:
         (bytearray(b"x"), b"x"),
     ],
 )
-def test_what_is_equal_as_data_is_the_same(one: Any, other: Any) -> None:
+def test_values_equal_as_data_have_the_same_digest(one: Any, other: Any) -> None:
     assert digest(one) == digest(other)
 
 
@@ -118,11 +118,11 @@ def test_what_is_equal_as_data_is_the_same(one: Any, other: Any) -> None:
         (len, print),
     ],
 )
-def test_what_differs_is_not_the_same(one: Any, other: Any) -> None:
+def test_different_values_have_different_digests(one: Any, other: Any) -> None:
     assert digest(one) != digest(other)
 
 
-def test_sets_of_several_are_noticed_wherever_they_are() -> None:
+def test_a_set_with_several_elements_is_detected_at_any_depth() -> None:
     for value, said in (({1, 2}, True), ([{"a": {1, 2}}], True), ({1}, False), ([1, 2], False)):
         canonical = Canonical()
         canonical.write(value)

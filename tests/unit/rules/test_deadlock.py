@@ -20,7 +20,7 @@ def is_hopeless(floor: Floor, entry: Entry, awaited: dict[Entry, list[Entry]]) -
     return bool(lost_of(floor, [entry], awaited))
 
 
-def test_a_job_that_waits_for_one_which_needs_its_slot_is_hopeless() -> None:
+def test_a_job_that_waits_for_one_which_needs_its_slot_is_deadlocked() -> None:
     floor = Floor(slots=1)
     outer = floor.submit("outer")
     floor.start()
@@ -38,7 +38,7 @@ def test_with_a_free_slot_the_inner_job_can_start() -> None:
     assert not is_hopeless(floor, inner, {outer: [inner]})
 
 
-def test_a_running_job_that_waits_for_nobody_gives_hope_to_all() -> None:
+def test_a_running_job_that_does_not_wait_prevents_a_deadlock() -> None:
     floor = Floor(slots=2)
     outer = floor.submit("outer")
     floor.submit("busy")
@@ -47,7 +47,7 @@ def test_a_running_job_that_waits_for_nobody_gives_hope_to_all() -> None:
     assert not is_hopeless(floor, inner, {outer: [inner]})
 
 
-def test_when_all_that_run_wait_for_what_is_queued_nobody_can_go_on() -> None:
+def test_when_all_running_jobs_wait_for_queued_ones_all_are_deadlocked() -> None:
     floor = Floor(slots=3)
     outer = [floor.submit(f"outer{n}") for n in range(3)]
     floor.start()
@@ -57,7 +57,7 @@ def test_when_all_that_run_wait_for_what_is_queued_nobody_can_go_on() -> None:
     assert all(is_hopeless(floor, one, awaited) for one in outer)
 
 
-def test_two_jobs_that_wait_for_each_other_are_hopeless() -> None:
+def test_two_jobs_that_wait_for_each_other_are_deadlocked() -> None:
     floor = Floor(slots=4)
     one, two = floor.submit("one"), floor.submit("two")
     floor.start()
@@ -66,7 +66,7 @@ def test_two_jobs_that_wait_for_each_other_are_hopeless() -> None:
     assert not is_hopeless(floor, one, {one: [two]})
 
 
-def test_a_job_that_waits_for_several_has_hope_while_one_of_them_goes_on() -> None:
+def test_a_job_that_waits_for_several_is_not_deadlocked_while_one_can_run() -> None:
     floor = Floor(slots=2)
     outer, busy = floor.submit("outer"), floor.submit("busy")
     floor.start()
@@ -74,7 +74,7 @@ def test_a_job_that_waits_for_several_has_hope_while_one_of_them_goes_on() -> No
     assert not is_hopeless(floor, outer, {outer: [inner, busy]})
 
 
-def test_a_turn_that_waits_for_its_own_session_is_hopeless_even_with_free_slots() -> None:
+def test_a_turn_that_waits_for_its_own_session_is_deadlocked_even_with_free_slots() -> None:
     floor = Floor(slots=9)
     outer = floor.submit("outer", session="s")
     floor.start()
@@ -84,7 +84,7 @@ def test_a_turn_that_waits_for_its_own_session_is_hopeless_even_with_free_slots(
     assert not is_hopeless(floor, wrong_owner, {outer: [inner]})
 
 
-def test_a_job_behind_the_cap_of_its_own_key_is_hopeless_even_with_free_slots() -> None:
+def test_a_job_behind_its_own_key_cap_is_deadlocked_even_with_free_slots() -> None:
     floor = Floor(slots=9, max_per_key=1)
     outer = floor.submit("outer", key="A")
     floor.start()
@@ -93,7 +93,7 @@ def test_a_job_behind_the_cap_of_its_own_key_is_hopeless_even_with_free_slots() 
     assert not is_hopeless(floor, floor.submit("other", key="B"), {outer: [inner]})
 
 
-def test_a_key_has_hope_while_one_of_its_holders_goes_on() -> None:
+def test_a_key_is_not_deadlocked_while_one_of_its_holders_can_continue() -> None:
     floor = Floor(slots=9, max_per_key=2)
     outer = floor.submit("outer", key="A")
     floor.submit("busy", key="A")
@@ -102,7 +102,7 @@ def test_a_key_has_hope_while_one_of_its_holders_goes_on() -> None:
     assert not is_hopeless(floor, inner, {outer: [inner]})
 
 
-def test_hope_goes_through_chains_of_waiting_jobs() -> None:
+def test_deadlocks_are_detected_through_chains_of_waiting_jobs() -> None:
     floor = Floor(slots=2, max_per_key=1)
     outer = floor.submit("outer", key="A")
     other = floor.submit("other", key="B", session="s")
@@ -124,7 +124,7 @@ def test_a_paused_pool_is_no_deadlock() -> None:
     assert not is_hopeless(floor, inner, {outer: [inner]})
 
 
-def test_a_scheduled_job_is_hopeless_when_no_slot_can_come_free_for_it() -> None:
+def test_a_scheduled_job_is_deadlocked_when_no_slot_can_become_free() -> None:
     floor = Floor(slots=1)
     outer = floor.submit("outer")
     floor.start()
@@ -135,7 +135,7 @@ def test_a_scheduled_job_is_hopeless_when_no_slot_can_come_free_for_it() -> None
     assert not is_hopeless(floor, later, {outer: [later]})
 
 
-def test_a_job_that_is_over_keeps_nobody_waiting() -> None:
+def test_waiting_for_a_finished_job_is_not_a_deadlock() -> None:
     floor = Floor(slots=1)
     outer, gone = floor.submit("outer"), floor.submit("gone")
     floor.start()
@@ -144,7 +144,7 @@ def test_a_job_that_is_over_keeps_nobody_waiting() -> None:
     assert not is_hopeless(floor, outer, {outer: [gone]})
 
 
-def test_of_several_targets_only_the_hopeless_are_named() -> None:
+def test_a_wait_for_several_jobs_is_not_deadlocked_while_one_can_run() -> None:
     floor = Floor(slots=9, max_per_key=1)
     outer = floor.submit("outer", key="A")
     floor.start()
@@ -155,7 +155,7 @@ def test_of_several_targets_only_the_hopeless_are_named() -> None:
     assert lost == {inner}
 
 
-def test_code_that_does_not_stop_may_do_so_yet() -> None:
+def test_a_stuck_slot_prevents_a_deadlock() -> None:
     floor = Floor(slots=1)
     outer = floor.submit("outer")
     floor.start()

@@ -70,7 +70,7 @@ def test_keys_take_turns_also_when_the_first_starts_at_once(
     assert " ".join([*started, *served_keys(floor).split()]) == drains
 
 
-def test_a_job_that_starts_at_once_pays_for_its_turn() -> None:
+def test_a_job_that_starts_at_once_uses_a_turn_of_its_key() -> None:
     floor = Floor(fair_round_robin())
     floor.submit("A0", key="A")
     floor.start()
@@ -78,7 +78,7 @@ def test_a_job_that_starts_at_once_pays_for_its_turn() -> None:
     assert served_keys(floor) == "B A B"
 
 
-def test_after_a_burst_into_a_ring_buffer_a_newcomer_alternates_with_the_burst() -> None:
+def test_after_a_burst_into_a_ring_buffer_a_new_key_alternates_with_the_burst() -> None:
     floor = Floor(fair_round_robin(), ring_buffer(6))
     floor.occupy()
     submit_all(floor, "A " * 100)
@@ -96,7 +96,7 @@ def test_cancels_cost_a_key_no_turn() -> None:
     assert served_keys(floor) == "A B A B A B A B"
 
 
-def test_waits_cost_a_key_no_turn() -> None:
+def test_scheduled_jobs_cost_a_key_no_turn() -> None:
     floor = Floor(fair_round_robin())
     floor.occupy()
     for number in range(4):
@@ -115,7 +115,7 @@ def test_an_eviction_leaves_its_key_its_place_in_the_round() -> None:
     assert served_keys(floor) == "A B"
 
 
-def test_a_key_whose_jobs_are_replaced_again_and_again_still_gets_its_turn() -> None:
+def test_a_key_whose_jobs_are_evicted_repeatedly_still_gets_its_turn() -> None:
     floor = Floor(fair_round_robin(), ring_buffer(2))
     floor.occupy()
     floor.submit("A", key="A")
@@ -157,7 +157,7 @@ def test_a_paused_desk_gives_out_nothing(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 3, None])
-def test_no_more_run_than_there_are_slots(slots: int | None) -> None:
+def test_running_jobs_never_exceed_the_slots(slots: int | None) -> None:
     floor = Floor(slots=slots)
     submit_all(floor, "A " * 5)
     assert len(floor.start()) == min(5, slots or 5)
@@ -204,7 +204,7 @@ def test_a_dropping_policy_pushes_the_oldest_waiting_job_out(policy: Policy) -> 
     assert floor.serve() == ["e", "f"]
 
 
-def test_the_newest_goes_first_whether_or_not_it_belongs_to_a_session() -> None:
+def test_lifo_serves_the_newest_first_with_or_without_a_session() -> None:
     floor = Floor(lifo())
     first = floor.submit("first", session="s")
     floor.start()
@@ -218,7 +218,7 @@ def test_the_newest_goes_first_whether_or_not_it_belongs_to_a_session() -> None:
 
 @pytest.mark.parametrize("policy", DROPPING, ids=str)
 @pytest.mark.parametrize("strategy", [fifo(), lifo(), priority()], ids=str)
-def test_the_victim_is_the_oldest_whatever_its_rank_and_wherever_it_waits(
+def test_the_oldest_job_is_evicted_whatever_its_rank_and_waiting_state(
     policy: Policy, strategy: Strategy
 ) -> None:
     floor = Floor(strategy, policy, max_per_key=1)
@@ -232,7 +232,7 @@ def test_the_victim_is_the_oldest_whatever_its_rank_and_wherever_it_waits(
     assert sorted(floor.serve()) == ["blocked", "new"]
 
 
-def test_under_a_fair_strategy_the_most_crowded_key_pays() -> None:
+def test_a_fair_strategy_evicts_from_the_key_with_the_most_jobs() -> None:
     floor = Floor(fair_round_robin(), ring_buffer(4))
     floor.occupy()
     submit_all(floor, "quiet A A B")
@@ -255,14 +255,14 @@ def test_a_running_job_is_never_evicted(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", DROPPING, ids=str)
-def test_a_shrunk_desk_whose_queue_is_empty_takes_a_newcomer(policy: Policy) -> None:
+def test_a_shrunk_desk_with_an_empty_queue_accepts_a_new_job(policy: Policy) -> None:
     floor = Floor(policy=policy, slots=5)
     run_all(floor, 5)
     floor.desk.resize(1, floor.now)
     assert floor.offer(new_entry("new")) == TAKEN
 
 
-def test_four_parallel_submits_on_an_idle_fail_fast_pool_of_four_all_get_in() -> None:
+def test_four_parallel_submits_on_an_idle_fail_fast_pool_of_four_are_all_accepted() -> None:
     floor = Floor(policy=fail_fast(), slots=4)
     verdicts = [floor.offer(new_entry(str(number))) for number in range(5)]
     assert verdicts == [TAKEN] * 4 + [RefusedEntry()]
@@ -271,7 +271,7 @@ def test_four_parallel_submits_on_an_idle_fail_fast_pool_of_four_all_get_in() ->
     assert floor.offer(new_entry("again")) == TAKEN
 
 
-def test_a_fail_fast_pool_never_refuses_while_a_slot_is_free_and_nobody_is_queued() -> None:
+def test_a_fail_fast_pool_never_refuses_while_a_slot_is_free_and_no_job_is_queued() -> None:
     floor = Floor(policy=fail_fast())
     assert floor.offer(later("tomorrow", 86_400.0)) == TAKEN
     assert floor.offer(new_entry("now")) == TAKEN
@@ -289,7 +289,7 @@ def test_depth_counts_queued_blocked_and_scheduled_jobs() -> None:
     assert floor.offer(new_entry("one too many", key="C")) == Rejected()
 
 
-def test_a_free_slot_takes_a_newcomer_while_a_full_queue_waits_for_other_things() -> None:
+def test_a_job_that_can_start_at_once_is_accepted_although_the_queue_is_full() -> None:
     floor = Floor(policy=bounded(1, "drop_newest"), slots=2)
     floor.submit("turn 1", session="s")
     floor.start()
@@ -299,7 +299,7 @@ def test_a_free_slot_takes_a_newcomer_while_a_full_queue_waits_for_other_things(
     assert names(floor.start()) == ["free"]
 
 
-def test_retries_return_without_admission_and_count_against_newcomers() -> None:
+def test_retries_are_requeued_without_admission_and_count_against_new_jobs() -> None:
     floor = Floor(policy=bounded(1, "drop_newest"), slots=2)
     run_all(floor, 2)
     floor.submit("third")
@@ -327,7 +327,7 @@ def full_floor() -> Floor:
     return floor
 
 
-def test_those_parked_get_in_first_come_first_served_one_per_freed_place() -> None:
+def test_blocked_submitters_are_admitted_in_order_one_per_freed_place() -> None:
     floor = full_floor()
     for name in "abc":
         floor.submit(name)
@@ -341,7 +341,7 @@ def test_those_parked_get_in_first_come_first_served_one_per_freed_place() -> No
     assert names(floor.desk.admitted) == ["b"]
 
 
-def test_newcomers_queue_up_behind_those_that_wait() -> None:
+def test_new_submits_queue_behind_blocked_submitters() -> None:
     floor = full_floor()
     floor.submit("parked")
     floor.complete(floor.running[0])
@@ -349,7 +349,7 @@ def test_newcomers_queue_up_behind_those_that_wait() -> None:
     assert floor.serve() == ["queued", "parked", "newcomer"]
 
 
-def test_a_cancelled_job_makes_room_for_one_that_is_parked() -> None:
+def test_a_cancelled_job_admits_a_blocked_submitter() -> None:
     floor = full_floor()
     queued = next(iter(floor.desk))
     parked = floor.submit("parked")
@@ -358,7 +358,7 @@ def test_a_cancelled_job_makes_room_for_one_that_is_parked() -> None:
     assert parked.job.status is Status.QUEUED
 
 
-def test_an_expired_job_makes_room_for_one_that_is_parked() -> None:
+def test_an_expired_job_admits_a_blocked_submitter() -> None:
     floor = Floor(policy=bounded(1))
     floor.occupy()
     expiring = floor.submit("expiring", closes_at=5.0)
@@ -367,7 +367,7 @@ def test_an_expired_job_makes_room_for_one_that_is_parked() -> None:
     assert floor.desk.admitted == [parked]
 
 
-def test_a_new_slot_makes_room_for_those_that_are_parked() -> None:
+def test_a_new_slot_admits_blocked_submitters() -> None:
     floor = full_floor()
     for name in "abc":
         floor.submit(name)
@@ -377,7 +377,7 @@ def test_a_new_slot_makes_room_for_those_that_are_parked() -> None:
     assert names(floor.desk.blocked_submitters) == ["c"]
 
 
-def test_a_cancelled_waiter_leaves_at_once_and_the_others_move_up() -> None:
+def test_a_cancelled_blocked_submitter_leaves_at_once_and_the_others_move_up() -> None:
     floor = full_floor()
     _, b, _ = (floor.submit(name) for name in "abc")
     floor.desk.withdraw(b, floor.now)
@@ -385,7 +385,7 @@ def test_a_cancelled_waiter_leaves_at_once_and_the_others_move_up() -> None:
     assert floor.serve() == ["queued", "a", "c"]
 
 
-def test_a_waiter_that_leaves_makes_way_for_one_behind_it_that_can_start_at_once() -> None:
+def test_a_withdrawn_submit_admits_a_later_one_that_can_start_at_once() -> None:
     floor = Floor(policy=bounded(1), slots=2)
     floor.submit("turn 1", session="s")
     floor.start()
@@ -397,7 +397,7 @@ def test_a_waiter_that_leaves_makes_way_for_one_behind_it_that_can_start_at_once
     assert names(floor.start()) == ["free"]
 
 
-def test_a_resumed_desk_takes_those_parked_for_whom_a_slot_is_free() -> None:
+def test_a_resumed_desk_admits_blocked_submitters_for_which_a_slot_is_free() -> None:
     floor = Floor(policy=bounded(1))
     floor.submit("tomorrow", opens_at=86_400.0)
     floor.desk.paused = True
@@ -407,7 +407,7 @@ def test_a_resumed_desk_takes_those_parked_for_whom_a_slot_is_free() -> None:
     assert names(floor.start()) == ["parked"]
 
 
-def test_a_session_that_comes_free_lets_in_a_parked_turn_although_its_slot_is_stuck() -> None:
+def test_a_released_session_admits_a_blocked_turn_although_its_slot_is_stuck() -> None:
     floor = Floor(policy=bounded(1), slots=2)
     stuck = floor.submit("stuck", session="s")
     floor.start()
@@ -434,13 +434,13 @@ def test_a_delayed_job_is_queued_when_its_time_has_come_and_not_before() -> None
     assert floor.desk.wake_at() is None
 
 
-def test_a_delay_that_is_already_over_is_none() -> None:
+def test_a_delay_in_the_past_is_no_delay() -> None:
     floor = Floor()
     floor.now = 10.0
     assert floor.submit("late", opens_at=10.0).job.status is Status.QUEUED
 
 
-def test_delayed_jobs_come_up_in_the_order_of_their_times() -> None:
+def test_delayed_jobs_are_queued_in_the_order_of_their_times() -> None:
     floor = Floor()
     for name, opens_at in (("c", 3.0), ("a", 1.0), ("b", 2.0)):
         floor.submit(name, opens_at=opens_at)
@@ -449,7 +449,7 @@ def test_delayed_jobs_come_up_in_the_order_of_their_times() -> None:
 
 
 @pytest.mark.parametrize("place", ["queued", "scheduled", "session", "key"])
-def test_a_job_expires_wherever_it_waits(place: str) -> None:
+def test_a_job_expires_in_every_waiting_state(place: str) -> None:
     floor = Floor(slots=9, max_per_key=1)
     floor.submit("holder", key="A", session="s")
     floor.start()
@@ -470,7 +470,7 @@ def test_a_job_expires_wherever_it_waits(place: str) -> None:
     assert floor.start() == []
 
 
-def test_all_whose_time_is_over_expire_together_in_the_order_of_their_times() -> None:
+def test_all_overdue_jobs_expire_together_in_the_order_of_their_times() -> None:
     floor = Floor(max_per_key=1)
     floor.occupy()
     for name, closes_at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("z", 9.0)):
@@ -488,7 +488,7 @@ def test_a_job_that_has_started_does_not_expire() -> None:
     assert floor.desk.wake_at() is None
 
 
-def test_a_job_whose_time_is_over_is_never_given_out() -> None:
+def test_an_expired_job_is_never_started() -> None:
     floor = Floor()
     floor.occupy()
     floor.submit("expired", closes_at=5.0)
@@ -498,7 +498,7 @@ def test_a_job_whose_time_is_over_is_never_given_out() -> None:
     assert names(floor.start()) == ["fresh"]
 
 
-def test_a_parked_job_whose_time_is_over_is_never_given_out() -> None:
+def test_an_expired_job_of_a_blocked_submitter_is_never_started() -> None:
     floor = full_floor()
     floor.submit("parked", closes_at=5.0)
     floor.now = 6.0
@@ -507,7 +507,7 @@ def test_a_parked_job_whose_time_is_over_is_never_given_out() -> None:
     assert names(floor.over).count("parked") == 1
 
 
-def test_the_moment_at_which_a_parked_job_may_start_is_not_missed_when_nobody_looks_then() -> None:
+def test_the_start_time_of_a_blocked_submit_is_not_missed_between_checks() -> None:
     floor = Floor(policy=bounded(1), slots=2, max_per_key=1)
     floor.submit("holder", key="A")
     floor.start()
@@ -521,7 +521,7 @@ def test_the_moment_at_which_a_parked_job_may_start_is_not_missed_when_nobody_lo
     assert floor.desk.wake_at() is None
 
 
-def test_a_parked_job_that_left_has_no_moment_any_more() -> None:
+def test_a_withdrawn_submit_has_no_timer_left() -> None:
     floor = Floor(policy=bounded(1), slots=2, max_per_key=1)
     floor.submit("holder", key="A")
     floor.start()
@@ -568,7 +568,7 @@ def test_every_waiting_job_is_counted_and_found_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=str)
-def test_those_ahead_of_a_queued_job_go_before_it(strategy: Strategy) -> None:
+def test_the_jobs_ahead_of_a_queued_job_are_served_before_it(strategy: Strategy) -> None:
     floor = Floor(strategy)
     floor.occupy()
     entries = submit_all(floor, "A A B A C")
@@ -576,7 +576,7 @@ def test_those_ahead_of_a_queued_job_go_before_it(strategy: Strategy) -> None:
     assert floor.serve() == sorted(ahead, key=lambda name: ahead[name])
 
 
-def test_the_holders_of_a_key_are_those_that_run_and_those_that_are_queued() -> None:
+def test_the_holders_of_a_key_are_its_running_and_queued_jobs() -> None:
     floor = Floor(slots=1, max_per_key=2)
     floor.submit("running", key="A")
     floor.start()

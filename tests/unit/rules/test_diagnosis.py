@@ -60,7 +60,7 @@ def threads(*facts: tuple[int | None, int, int]) -> list[Sample]:
 # All slots busy while the backlog grows
 
 
-def test_a_backlog_that_grows_three_times_while_all_are_busy_is_told_once() -> None:
+def test_a_backlog_that_grows_three_times_while_all_slots_are_busy_is_reported_once() -> None:
     assert told(full(1, 2, 3, 4, 5, 6, 7, 8)) == [(3, Condition.WORKER_BOUND)]
 
 
@@ -68,19 +68,19 @@ def test_the_backlog_may_have_begun_to_grow_while_a_slot_was_free() -> None:
     assert told([WELL, *full(1, 2, 3)]) == [(3, Condition.WORKER_BOUND)]
 
 
-def test_a_backlog_that_does_not_grow_with_every_sample_is_not_told() -> None:
+def test_a_backlog_that_does_not_grow_with_every_sample_is_not_reported() -> None:
     assert told(full(1, 2, 3, 3, 4, 5, 4, 5, 6, 6, 6)) == []
 
 
-def test_a_steady_full_load_with_a_constant_backlog_is_not_told() -> None:
+def test_a_steady_full_load_with_a_constant_backlog_is_not_reported() -> None:
     assert told(full(*[40] * 20)) == []
 
 
-def test_bursts_that_drain_are_not_told() -> None:
+def test_bursts_that_drain_are_not_reported() -> None:
     assert told(full(*[0, 30, 60, 40, 20, 0] * 5)) == []
 
 
-def test_a_backlog_that_grows_while_a_slot_is_free_is_not_told() -> None:
+def test_a_backlog_that_grows_while_a_slot_is_free_is_not_reported() -> None:
     samples = [replace(sample, busy=3) for sample in full(1, 2, 3, 4, 5, 6)]
     assert told(samples) == []
     samples = full(1, 2, 3, 4, 5, 6)
@@ -88,14 +88,14 @@ def test_a_backlog_that_grows_while_a_slot_is_free_is_not_told() -> None:
     assert told(samples) == [(5, Condition.WORKER_BOUND)]
 
 
-def test_a_backlog_is_told_again_after_a_slot_was_free() -> None:
+def test_a_backlog_is_reported_again_after_a_slot_was_free() -> None:
     grows = full(1, 2, 3, 4)
     free = replace(grows[-1], busy=3)
     again = [(3, Condition.WORKER_BOUND), (8, Condition.WORKER_BOUND)]
     assert told([*grows, free, *grows]) == again
 
 
-def test_a_backlog_is_told_again_after_it_fell_below_where_it_began() -> None:
+def test_a_backlog_is_reported_again_after_it_fell_below_its_start() -> None:
     again = [(3, Condition.WORKER_BOUND), (8, Condition.WORKER_BOUND)]
     assert told(full(5, 6, 7, 8, 4, 4, 5, 6, 7)) == again
 
@@ -105,13 +105,13 @@ def test_a_backlog_that_falls_but_not_below_where_it_began_is_the_same_incident(
     assert told(full(5, 6, 7, 8, 7, 6, 7, 8, 9, 9, 8, 9, 10, 11)) == [(3, Condition.WORKER_BOUND)]
 
 
-def test_the_growth_that_is_told_is_the_one_that_lasted() -> None:
+def test_the_start_of_a_backlog_is_that_of_its_lasting_growth() -> None:
     # It began at 5, not at 1: with 4 it is over.
     samples = full(1, 5, 5, 6, 7, 8, 4, 5, 6, 7)
     assert told(samples) == [(5, Condition.WORKER_BOUND), (9, Condition.WORKER_BOUND)]
 
 
-def test_no_slots_at_all_are_not_told_as_busy_ones() -> None:
+def test_a_pool_without_slots_is_not_reported_as_busy() -> None:
     assert told(full(1, 2, 3, 4, 5, 6, size=0)) == []
 
 
@@ -123,7 +123,7 @@ def test_more_running_than_slots_counts_as_all_busy() -> None:
 # Only failures
 
 
-def test_three_samples_with_failures_and_no_completion_are_told_once() -> None:
+def test_three_samples_with_failures_and_no_completion_are_reported_once() -> None:
     assert told(ends((7, 0), (7, 1), (7, 3), (7, 4), (7, 5), (7, 9))) == [(3, Condition.POISON)]
 
 
@@ -131,22 +131,22 @@ def test_failures_before_the_first_sample_are_not_counted() -> None:
     assert told(ends((0, 50), (0, 51), (0, 52))) == []
 
 
-def test_failures_among_completions_are_not_told() -> None:
+def test_failures_among_completions_are_not_reported() -> None:
     assert told(ends(*[(number, number * 9) for number in range(20)])) == []
     assert told(ends((0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5), (2, 6))) == []
 
 
-def test_a_lull_starts_no_incident() -> None:
+def test_a_pause_between_failures_starts_no_incident() -> None:
     assert told(ends((0, 0), (0, 1), (0, 2), (0, 2), (0, 3), (0, 4), (0, 4))) == []
     assert told(ends(*[(0, 0)] * 10)) == []
 
 
-def test_a_lull_ends_no_incident() -> None:
+def test_a_pause_between_failures_ends_no_incident() -> None:
     counts = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 3), (0, 3), (0, 4), (0, 5), (0, 6)]
     assert told(ends(*counts)) == [(3, Condition.POISON)]
 
 
-def test_poison_is_told_again_after_a_completion() -> None:
+def test_poison_is_reported_again_after_a_completion() -> None:
     counts = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6), (1, 7)]
     assert told(ends(*counts)) == [(3, Condition.POISON), (7, Condition.POISON)]
 
@@ -154,19 +154,19 @@ def test_poison_is_told_again_after_a_completion() -> None:
 # A queue that is nearly full
 
 
-def test_a_queue_above_four_fifths_for_three_samples_is_told_once() -> None:
+def test_a_queue_above_80_percent_for_three_samples_is_reported_once() -> None:
     assert told(waiting(9, 9, 9, 10, 9, 10)) == [(2, Condition.QUEUE_HIGH)]
 
 
-def test_a_queue_at_four_fifths_is_not_told() -> None:
+def test_a_queue_at_80_percent_is_not_reported() -> None:
     assert told(waiting(*[8] * 10)) == []
 
 
-def test_a_queue_that_is_high_for_two_samples_is_not_told() -> None:
+def test_a_queue_that_is_high_for_two_samples_is_not_reported() -> None:
     assert told(waiting(9, 9, 8, 10, 10, 0, 10, 10)) == []
 
 
-def test_a_high_queue_is_told_again_after_it_was_not() -> None:
+def test_a_high_queue_is_reported_again_after_it_was_not_high() -> None:
     told_twice = [(2, Condition.QUEUE_HIGH), (6, Condition.QUEUE_HIGH)]
     assert told(waiting(9, 9, 9, 8, 9, 9, 9)) == told_twice
 
@@ -179,7 +179,7 @@ def test_a_queue_without_places_or_without_a_bound_is_never_high(capacity: int |
 # An executor with fewer threads than callers
 
 
-def test_an_executor_smaller_than_its_callers_is_told_once() -> None:
+def test_an_executor_smaller_than_its_callers_is_reported_once() -> None:
     assert told(threads(*[(8, 12, 3)] * 6)) == [(2, Condition.EXECUTOR_SMALL)]
 
 
@@ -190,7 +190,7 @@ def test_an_executor_is_small_only_when_calls_wait_and_more_run_than_it_has_thre
     assert told(threads(*[(8, 12, 3), (8, 12, 3), (8, 12, 0)] * 3)) == []
 
 
-def test_a_small_executor_is_told_again_after_nobody_waited_for_it() -> None:
+def test_a_small_executor_is_reported_again_after_no_call_waited() -> None:
     small, free = (8, 12, 3), (8, 12, 0)
     samples = threads(small, small, small, free, small, small, small)
     assert told(samples) == [(2, Condition.EXECUTOR_SMALL), (6, Condition.EXECUTOR_SMALL)]

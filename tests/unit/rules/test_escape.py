@@ -5,18 +5,18 @@ from __future__ import annotations
 from poolhand.rules.plain import LONGEST_LINE, complete_lines, safe
 
 
-def test_what_is_shown_can_be_seen_and_does_nothing() -> None:
+def test_control_characters_are_escaped() -> None:
     assert safe("plain, ünïcode") == "plain, ünïcode"
     assert safe("\x1b[2J\r\n\x07\u202e") == r"\x1b[2J\r\n\x07\u202e"
 
 
-def test_lines_are_complete_when_they_end() -> None:
+def test_lines_are_returned_when_they_are_complete() -> None:
     assert complete_lines("", "") == ([], "")
     assert complete_lines("", "no end") == ([], "no end")
     assert complete_lines("no end", " yet\none\r\n\ntwo") == (["no end yet", "one", ""], "two")
 
 
-def test_no_line_is_held_or_shown_longer_than_it_may_be() -> None:
+def test_long_lines_are_split_at_the_limit() -> None:
     lines, held = complete_lines("", "x" * (2 * LONGEST_LINE + 5))
     assert [len(line) for line in lines] == [LONGEST_LINE, LONGEST_LINE]
     assert held == "xxxxx"

@@ -34,27 +34,27 @@ class Room:
         return self.crowd.victim(newcomer).job.id
 
 
-def test_the_oldest_of_the_most_crowded_key_goes() -> None:
+def test_the_oldest_job_of_the_key_with_the_most_jobs_is_evicted() -> None:
     assert Room("A B B C").victim("D") == "B2"
 
 
-def test_the_newcomer_counts_for_its_key() -> None:
+def test_the_new_job_counts_for_its_key() -> None:
     assert Room("A A B B B").victim("B") == "B3"
     assert Room("A B B").victim("B") == "B2"
     assert Room("A A A B B").victim("B") == "A1"
 
 
-def test_of_two_equally_crowded_keys_the_one_with_the_oldest_job_pays() -> None:
+def test_two_equally_crowded_keys_lose_the_oldest_job_among_them() -> None:
     assert Room("B A A B").victim("C") == "B1"
     assert Room("A B B").victim("A") == "A1"
     assert Room("B A B").victim("A") == "B1"
 
 
-def test_a_newcomer_of_a_new_key_never_pays_itself() -> None:
+def test_a_new_job_of_a_new_key_is_never_evicted_itself() -> None:
     assert Room("A B C").victim("D") == "A1"
 
 
-def test_a_quiet_key_is_never_pushed_out_by_a_bursting_one() -> None:
+def test_a_quiet_key_is_never_evicted_by_a_bursting_one() -> None:
     room = Room("quiet A A A")
     for _ in range(100):
         victim = room.victim("A")
@@ -63,14 +63,14 @@ def test_a_quiet_key_is_never_pushed_out_by_a_bursting_one() -> None:
         room.enter("A")
 
 
-def test_those_that_left_are_not_counted() -> None:
+def test_jobs_that_left_are_not_counted() -> None:
     room = Room("A A A B B")
     room.leave("A1")
     room.leave("A3")
     assert room.victim("C") == "B4"
 
 
-def test_who_comes_back_for_a_retry_is_as_old_as_it_was() -> None:
+def test_a_job_that_returns_for_a_retry_keeps_its_age() -> None:
     room = Room("A A B B")
     room.leave("B3")
     room.leave("A1")
@@ -80,7 +80,7 @@ def test_who_comes_back_for_a_retry_is_as_old_as_it_was() -> None:
     assert room.victim("C") == "A1"
 
 
-def test_a_long_life_does_not_change_the_choice() -> None:
+def test_many_jobs_coming_and_going_do_not_change_the_choice() -> None:
     room = Room("A B")
     for number in range(300):
         room.enter("C" if number % 3 else "B")

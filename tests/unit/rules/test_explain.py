@@ -17,7 +17,7 @@ def blocked(on: str) -> Job:
 @pytest.mark.parametrize(
     ("ahead", "others"), [(0, "no other"), (1, "1 other"), (2, "2 others"), (None, "no other")]
 )
-def test_a_queued_job_names_how_many_go_before_it(ahead: int | None, others: str) -> None:
+def test_a_queued_job_shows_the_number_of_jobs_ahead(ahead: int | None, others: str) -> None:
     found = explain(Standing(new_job(), 4, ahead=ahead))
     assert found.text == f"it waits for one of 4 slots, {others} before it"
     assert found.reason == ("behind_others" if ahead else "pool_cap")
@@ -59,7 +59,7 @@ def test_a_job_that_waits_for_its_key_names_the_key_and_its_cap() -> None:
     assert found.seconds == 9.0
 
 
-def test_a_scheduled_job_names_its_time_and_a_retry_says_that_it_is_one() -> None:
+def test_a_scheduled_job_shows_its_time_and_a_retry_is_marked_as_one() -> None:
     fresh = new_job(status=Status.SCHEDULED)
     again = new_job(status=Status.SCHEDULED, attempts=2)
     assert explain(Standing(fresh, 4, due_in=2.25)) == Explanation(
@@ -69,19 +69,19 @@ def test_a_scheduled_job_names_its_time_and_a_retry_says_that_it_is_one() -> Non
     assert explain(Standing(again, 4)).text == "it waits for a retry"
 
 
-def test_what_is_overdue_comes_in_no_time() -> None:
+def test_an_overdue_job_has_an_estimate_of_zero() -> None:
     found = explain(Standing(new_job(status=Status.SCHEDULED), 4, due_in=-3.0))
     assert found.seconds == 0.0
 
 
-def test_a_submitter_that_waits_is_told_so_whatever_its_job_says() -> None:
+def test_a_blocked_submitter_is_the_reason_whatever_the_state_of_its_job() -> None:
     found = explain(Standing(new_job(), 4, submitter_blocked=True))
     assert found.reason == "pool_full"
     assert found.text == "its submitter waits: the pool is full, no other before it"
     assert found.seconds is None
 
 
-def test_a_submitter_that_waits_learns_its_place_in_line_and_for_about_how_long() -> None:
+def test_a_blocked_submitter_gets_its_position_and_the_estimated_wait() -> None:
     found = explain(Standing(new_job(), 4, submitter_blocked=True, ahead=3, average=2.0))
     assert (found.ahead, found.seconds) == (3, 2.0)
     assert found.text.endswith("3 others before it, about 2.0 s")
@@ -99,7 +99,7 @@ def test_stuck_slots_are_named_and_not_counted_on() -> None:
     assert explain(Standing(new_job(), 4, stuck=4, ahead=2, average=1.0)).seconds is None
 
 
-def test_a_running_job_tells_for_how_long_and_how_much_time_is_left() -> None:
+def test_a_running_job_shows_its_duration_and_the_remaining_time() -> None:
     running = new_job(status=Status.RUNNING, attempts=2)
     assert explain(Standing(running, 4)).text == "it runs: attempt 2"
     assert explain(Standing(running, 4, ran=1.25)).text == "it runs: attempt 2, for 1.2 s"
@@ -114,7 +114,7 @@ def test_a_running_job_names_its_attempt() -> None:
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-def test_a_job_that_is_over_says_how_it_ended(status: Status) -> None:
+def test_a_finished_job_shows_its_outcome(status: Status) -> None:
     found = explain(Standing(new_job(status=status), 4))
     assert (found.reason, found.text) == ("over", f"it is over: {status.value}")
 

@@ -19,37 +19,37 @@ def lane(rank: int = 0, order: int = 1, size: int = 10, step: int = 1) -> LaneFa
     return LaneFacts(rank, order, size, step)
 
 
-def test_lanes_of_one_rank_take_turns_in_the_order_they_appeared() -> None:
+def test_lanes_of_one_rank_take_turns_in_order_of_appearance() -> None:
     assert picks([lane(order=2), lane(order=1)], 0, 4).turns == [1, 0, 1, 0]
 
 
-def test_a_lane_that_pays_half_gets_twice_the_turns() -> None:
+def test_a_lane_with_half_the_cost_gets_twice_the_turns() -> None:
     made = picks([lane(step=1), lane(order=2, step=2)], 0, 9)
     assert Counter(made.turns) == {0: 6, 1: 3}
 
 
-def test_a_lane_gives_no_more_than_it_has() -> None:
+def test_a_lane_serves_no_more_than_it_has() -> None:
     made = picks([lane(size=1), lane(order=2, size=2), lane(order=3, size=0)], 0, 10)
     assert made.turns == [0, 1, 1]
 
 
-def test_only_a_turn_is_paid_for() -> None:
+def test_only_a_served_turn_is_charged() -> None:
     made = picks([lane(rank=5, step=3), lane(rank=50)], 5, 2)
     assert (made.ranks, made.round) == ([11, 50], 8)
 
 
-def test_the_round_stays_where_it_is_when_nobody_is_served() -> None:
+def test_the_round_does_not_advance_when_no_job_is_served() -> None:
     assert picks([], 7, 10).round == 7
     assert picks([lane(rank=9)], 7, 0).round == 7
 
 
-def test_lanes_behind_the_first_so_many_are_never_picked() -> None:
+def test_only_as_many_lanes_as_picks_are_considered() -> None:
     lanes = [lane(rank=rank % 5, order=rank, step=2) for rank in range(20)]
     first = sorted(range(20), key=lambda place: (lanes[place].rank, lanes[place].order))[:6]
     assert set(picks(lanes, 0, 6).turns) <= set(first)
 
 
-def test_who_comes_back_is_neither_ahead_of_the_round_nor_of_itself() -> None:
+def test_a_lane_that_rejoins_is_neither_ahead_of_the_round_nor_of_itself() -> None:
     assert rejoin(round=5, own=3) == 5
     assert rejoin(round=5, own=8) == 8
     assert is_passed(round=5, own=5)

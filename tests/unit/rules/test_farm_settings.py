@@ -7,12 +7,12 @@ import pytest
 from poolhand.rules.scaling.worker_count import drain_within
 
 
-def test_with_nothing_known_a_stop_has_all_of_its_grace() -> None:
+def test_without_soft_timeouts_a_stop_has_all_of_its_grace_period() -> None:
     assert drain_within(15.0, []) == 15.0
     assert drain_within(15.0, [None, None]) == 15.0
 
 
-def test_nobody_needs_longer_than_the_largest_soft_timeout_of_what_runs() -> None:
+def test_a_stop_needs_at_most_the_largest_soft_timeout_of_running_jobs() -> None:
     assert drain_within(15.0, [2.0, 5.0, 1.0]) == 5.0
 
 

@@ -27,7 +27,7 @@ def test_a_session_runs_one_turn_at_a_time() -> None:
     assert names(floor.start()) == ["b"]
 
 
-def test_other_sessions_run_beside_it() -> None:
+def test_other_sessions_run_concurrently() -> None:
     floor = Floor(slots=4)
     floor.submit("s1", session="s")
     floor.submit("s2", session="s")
@@ -66,7 +66,7 @@ def test_a_retry_keeps_its_session_while_it_waits() -> None:
     assert names(floor.start()) == ["second"]
 
 
-def test_a_turn_that_leaves_before_it_ran_hands_its_session_on() -> None:
+def test_a_turn_that_leaves_before_it_ran_passes_its_session_on() -> None:
     floor = Floor(slots=1)
     floor.occupy()
     turns = [floor.submit(name, session="s") for name in "abc"]
@@ -76,7 +76,7 @@ def test_a_turn_that_leaves_before_it_ran_hands_its_session_on() -> None:
     assert floor.serve() == ["c"]
 
 
-def test_a_delayed_turn_holds_up_nobody_and_goes_first_when_it_is_due() -> None:
+def test_a_delayed_turn_blocks_no_other_and_is_served_first_when_due() -> None:
     floor = Floor(slots=4)
     floor.submit("later", session="s", opens_at=5.0)
     now = floor.submit("now", session="s")
@@ -87,7 +87,7 @@ def test_a_delayed_turn_holds_up_nobody_and_goes_first_when_it_is_due() -> None:
     assert names(floor.start()) == ["later"]
 
 
-def test_a_victim_hands_its_session_to_the_newcomer_that_pushed_it_out() -> None:
+def test_an_evicted_turn_passes_its_session_to_the_job_that_evicted_it() -> None:
     floor = Floor(policy=ring_buffer(1))
     floor.occupy()
     victim = floor.submit("victim", session="s")
@@ -118,7 +118,7 @@ def test_a_session_is_free_again_when_its_last_turn_is_over() -> None:
     assert sessions.holder(one.job) is None
 
 
-def test_so_many_jobs_of_a_key_run_at_once_and_no_more() -> None:
+def test_max_per_key_jobs_of_a_key_run_at_once() -> None:
     floor = Floor(slots=9, max_per_key=2)
     jobs = [floor.submit(f"{key}{number}", key=key) for key in "AB" for number in range(3)]
     assert names(floor.start()) == ["A0", "A1", "B0", "B1"]
@@ -138,14 +138,14 @@ def test_the_cap_of_a_key_holds_until_the_slot_is_really_free() -> None:
     assert names(floor.start()) == ["next"]
 
 
-def test_a_job_behind_its_keys_cap_does_not_hold_up_other_keys() -> None:
+def test_a_job_behind_its_key_cap_does_not_block_other_keys() -> None:
     floor = Floor(slots=2, max_per_key=1)
     for name in ("A1", "A2", "A3", "B1"):
         floor.submit(name, key=name[0])
     assert names(floor.start()) == ["A1", "B1"]
 
 
-def test_an_urgent_newcomer_takes_the_permit_of_a_queued_lesser_job_of_its_key() -> None:
+def test_an_urgent_new_job_takes_the_permit_of_a_queued_one_of_lower_priority() -> None:
     floor = Floor(priority(), slots=1, max_per_key=1)
     floor.occupy()
     lesser = floor.submit("lesser", key="A", priority=0)
@@ -163,7 +163,7 @@ def test_the_least_of_the_queued_jobs_gives_up_its_permit() -> None:
     assert floor.serve() == ["five", "four", "three"]
 
 
-def test_an_equal_newcomer_takes_no_permit() -> None:
+def test_a_new_job_of_equal_priority_takes_no_permit() -> None:
     for strategy in (fifo(), priority(), fair_round_robin()):
         floor = Floor(strategy, slots=1, max_per_key=1)
         floor.occupy()
@@ -191,7 +191,7 @@ def test_a_job_that_gave_up_its_permit_keeps_its_place_among_equals() -> None:
     assert floor.serve() == ["urgent", "first", "second"]
 
 
-def test_those_without_a_permit_get_it_in_queue_order() -> None:
+def test_jobs_without_a_permit_get_one_in_queue_order() -> None:
     floor = Floor(priority(), slots=1, max_per_key=1)
     floor.submit("running", key="A", priority=9)
     floor.start()
@@ -219,7 +219,7 @@ def test_a_queued_job_that_leaves_passes_its_permit_on() -> None:
     assert floor.serve() == ["second"]
 
 
-def test_a_job_that_leaves_while_it_waits_for_its_key_takes_nothing_along() -> None:
+def test_a_job_that_leaves_while_it_waits_for_its_key_takes_no_permit_with_it() -> None:
     floor = Floor(slots=1, max_per_key=1)
     floor.occupy()
     for name in "abc":
@@ -228,7 +228,7 @@ def test_a_job_that_leaves_while_it_waits_for_its_key_takes_nothing_along() -> N
     assert floor.serve() == ["a", "c"]
 
 
-def test_a_retry_goes_through_the_gate_of_its_key_again() -> None:
+def test_a_retry_needs_a_key_permit_again() -> None:
     floor = Floor(slots=4, max_per_key=1)
     first = floor.submit("first", key="A")
     floor.submit("second", key="A")
@@ -258,7 +258,7 @@ def test_a_turn_passes_the_gate_of_its_session_first_and_then_that_of_its_key() 
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=str)
-def test_those_of_the_key_that_go_before_are_counted(strategy: Strategy) -> None:
+def test_the_jobs_of_the_key_ahead_are_counted(strategy: Strategy) -> None:
     floor = Floor(strategy, slots=1, max_per_key=2)
     floor.occupy()
     for number in range(6):

@@ -46,7 +46,7 @@ def test_a_key_joins_its_job_wherever_it_is() -> None:
     assert offer(floor, "again", "later") == Joined(later)
 
 
-def test_a_key_joins_a_job_whose_submitter_still_waits_for_a_place() -> None:
+def test_a_key_joins_the_job_of_a_blocked_submitter() -> None:
     floor = Floor(policy=bounded(1))
     floor.occupy()
     floor.submit("waits")
@@ -58,7 +58,7 @@ def test_a_key_joins_a_job_whose_submitter_still_waits_for_a_place() -> None:
     assert offer(floor, "again") == Joined(parked)
 
 
-def test_a_parked_job_that_leaves_gives_its_key_free() -> None:
+def test_a_withdrawn_submit_frees_its_key() -> None:
     floor = Floor(policy=bounded(1))
     floor.occupy()
     floor.submit("waits")
@@ -67,7 +67,7 @@ def test_a_parked_job_that_leaves_gives_its_key_free() -> None:
     assert offer(floor, "again") == Parked()
 
 
-def test_a_parked_rerun_that_leaves_gives_the_first_outcome_back() -> None:
+def test_a_withdrawn_rerun_restores_the_first_outcome() -> None:
     floor = Floor(policy=bounded(1))
     first = floor.submit("first", idempotency_key="k")
     floor.start()
@@ -98,7 +98,7 @@ def test_a_job_without_a_key_is_always_new() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
-def test_a_terminal_key_returns_its_outcome_until_its_time_is_over(status: Status) -> None:
+def test_a_terminal_key_returns_its_outcome_until_its_ttl_has_passed(status: Status) -> None:
     floor = Floor(key_ttl=10.0)
     first = floor.submit("first", idempotency_key="k")
     floor.start()
@@ -152,7 +152,7 @@ def test_the_outcome_of_a_rerun_replaces_the_first_one() -> None:
 
 
 @pytest.mark.parametrize("policy", [bounded(1, "drop_oldest"), ring_buffer(1)], ids=str)
-def test_a_victim_gives_its_key_free(policy: Policy) -> None:
+def test_an_evicted_job_frees_its_key(policy: Policy) -> None:
     floor = Floor(policy=policy)
     floor.occupy()
     victim = floor.submit("victim", idempotency_key="k")
@@ -170,9 +170,7 @@ def test_a_victim_gives_its_key_free(policy: Policy) -> None:
     ],
     ids=str,
 )
-def test_a_job_that_was_turned_away_leaves_no_key_behind(
-    policy: Policy, verdict: Verdict[Entry]
-) -> None:
+def test_a_rejected_job_leaves_no_key_behind(policy: Policy, verdict: Verdict[Entry]) -> None:
     floor = Floor(policy=policy)
     floor.occupy()
     floor.submit("waits")
@@ -183,7 +181,7 @@ def test_a_job_that_was_turned_away_leaves_no_key_behind(
     assert floor.serve() == ["third"]
 
 
-def test_a_rerun_that_was_turned_away_leaves_the_first_outcome() -> None:
+def test_a_rejected_rerun_keeps_the_first_outcome() -> None:
     floor = Floor(policy=bounded(1, "drop_newest"))
     first = floor.submit("first", idempotency_key="k")
     floor.start()
@@ -194,7 +192,7 @@ def test_a_rerun_that_was_turned_away_leaves_the_first_outcome() -> None:
     assert offer(floor, "again") == Joined(first)
 
 
-def test_of_finished_keys_only_the_newest_are_kept() -> None:
+def test_only_the_newest_finished_keys_are_kept() -> None:
     keys: IdempotencyKeys[Entry] = IdempotencyKeys(1000.0, 2)
     for name in "abc":
         finished(keys, name, 0.0)
@@ -204,7 +202,7 @@ def test_of_finished_keys_only_the_newest_are_kept() -> None:
     assert len(keys) == 2
 
 
-def test_the_keys_of_living_jobs_are_never_forgotten() -> None:
+def test_the_keys_of_live_jobs_are_never_dropped() -> None:
     keys: IdempotencyKeys[Entry] = IdempotencyKeys(1.0, 1)
     living = [new_entry(name, idempotency_key=name) for name in "abcd"]
     for entry in living:
@@ -235,7 +233,7 @@ def test_a_job_without_a_key_asks_for_nothing() -> None:
     assert len(keys) == 0
 
 
-def test_another_time_and_number_hold_from_now_on() -> None:
+def test_a_new_ttl_and_limit_apply_at_once() -> None:
     keys: IdempotencyKeys[Entry] = IdempotencyKeys(100.0, 100)
     entries = [finished(keys, key, 0.0) for key in "abc"]
     keys.limit(5.0, 2, 0.0)

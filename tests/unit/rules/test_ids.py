@@ -13,7 +13,7 @@ def make(ids: Ids, now: float) -> str:
     return full_id(ids.head, number)
 
 
-def test_an_id_has_28_characters_and_tells_its_moment_and_its_source() -> None:
+def test_an_id_has_28_characters_with_its_time_and_its_salt() -> None:
     new = make(Ids(SALT, OFFSET), 12.345)
     assert len(new) == 28
     assert SALT in new
@@ -28,7 +28,7 @@ def test_ids_are_unique_and_sorted_within_and_across_milliseconds() -> None:
     assert {len(one) for one in all_of_them} == {28}
 
 
-def test_ids_stay_unique_and_sorted_when_the_clock_stands_still_or_goes_back() -> None:
+def test_ids_stay_unique_and_sorted_when_the_clock_stops_or_goes_back() -> None:
     ids = Ids(SALT, OFFSET)
     moments = (5.0, 5.005, 5.004, 5.0, -3600.0, 5.005, 5.006, 5.005)
     all_of_them = [make(ids, moment) for moment in moments for _ in range(3)]

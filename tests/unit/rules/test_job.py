@@ -18,12 +18,12 @@ def test_every_state_waits_or_runs_or_is_final() -> None:
     }  # fmt: skip
 
 
-def test_a_record_does_not_change() -> None:
+def test_a_job_record_is_immutable() -> None:
     with pytest.raises(AttributeError):
         new_job().status = Status.RUNNING  # type: ignore[misc]
 
 
-def test_moments_are_encoded_as_utc_in_iso_8601() -> None:
+def test_timestamps_are_encoded_as_utc_in_iso_8601() -> None:
     encoded = msgspec.json.decode(msgspec.json.encode(new_job()))
     assert encoded["submitted_at"] == "2026-01-01T00:00:00Z"
     assert encoded["status"] == "queued"

@@ -56,7 +56,7 @@ MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     ],
     ids=repr,
 )
-def test_what_may_fit_passes(value: Any, schema: Any) -> None:
+def test_a_value_that_may_fit_passes(value: Any, schema: Any) -> None:
     assert schema_fault(value, schema, ROOT, "it") is None
 
 
@@ -86,13 +86,13 @@ def test_what_may_fit_passes(value: Any, schema: Any) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_named(value: Any, schema: Any, said: str) -> None:
+def test_a_value_that_does_not_fit_is_reported(value: Any, schema: Any, said: str) -> None:
     fault = schema_fault(value, schema, ROOT, "it")
     assert fault is not None
     assert said in fault
 
 
-def test_a_value_without_end_is_looked_at_for_a_while() -> None:
+def test_a_deeply_nested_value_is_checked_up_to_a_limit() -> None:
     deep: Any = {}
     for _ in range(5_000):
         deep = {"next": deep}

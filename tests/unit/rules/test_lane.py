@@ -64,7 +64,7 @@ def test_an_entry_can_be_put_into_an_empty_line() -> None:
     assert names(line) == backwards(line) == ["1"]
 
 
-def test_a_line_may_lose_an_entry_while_it_is_read() -> None:
+def test_entries_can_be_removed_while_a_lane_is_iterated() -> None:
     line, entries = line_of(1, 2, 3)
     seen = []
     for entry in line:

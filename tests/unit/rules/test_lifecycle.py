@@ -64,7 +64,7 @@ def test_every_end_of_an_attempt_is_legal() -> None:
     assert {settled(outcome).status for outcome in outcomes} == LEGAL[Status.RUNNING]
 
 
-def test_a_blocked_job_says_what_it_waits_for_and_a_moved_one_no_longer() -> None:
+def test_a_blocked_job_names_what_it_waits_for_and_a_moved_one_no_longer() -> None:
     blocked = lifecycle.place(new_job(), Status.BLOCKED, "session")
     assert blocked.blocked_on == "session"
     assert lifecycle.place(blocked, Status.BLOCKED, "key").blocked_on == "key"
@@ -120,7 +120,7 @@ def test_permanent_errors_are_not_retried() -> None:
     assert settled(Failed(LookupError()), policy).status is Status.SCHEDULED
 
 
-def test_a_retry_after_is_obeyed() -> None:
+def test_a_retry_after_is_respected() -> None:
     job = settled(Failed(OSError(), retry_after=90.0), Retry(jitter=0))
     assert job.run_at == LATER + timedelta(seconds=90)
 
@@ -141,7 +141,7 @@ def test_a_snooze_costs_no_attempt() -> None:
     assert job.run_at == LATER + timedelta(seconds=30)
 
 
-def test_a_snooze_until_a_moment_in_the_past_means_soon_but_does_not_spin() -> None:
+def test_a_snooze_until_a_past_date_retries_soon_without_spinning() -> None:
     for until in (AT, LATER, 0.0, 0.01):
         assert settled(Snoozed(until)).run_at == LATER + timedelta(seconds=0.1)
     until = datetime(2030, 1, 1, tzinfo=UTC)
@@ -166,7 +166,7 @@ def test_a_cancelled_attempt_is_never_retried() -> None:
     assert settled(Cancelled(), Retry()).status is Status.CANCELLED
 
 
-def test_a_rejected_job_says_why_and_by_which_policy() -> None:
+def test_a_rejected_job_records_the_reason_and_the_policy() -> None:
     job = lifecycle.reject(new_job(), "drop_oldest_queue_full", "drop_oldest", LATER)
     assert (job.rejection_reason, job.rejection_policy) == ("drop_oldest_queue_full", "drop_oldest")
     assert (job.status, job.finished_at) == (Status.REJECTED, LATER)
@@ -179,7 +179,7 @@ def test_a_change_leaves_the_old_record_as_it_was() -> None:
     assert job == new_job()
 
 
-def test_who_and_what_a_job_is_never_changes() -> None:
+def test_the_identity_of_a_job_never_changes() -> None:
     fields = {"key": "acme", "priority": 3, "session": "s", "tenant": "t", "idempotency_key": "k"}
     job = lifecycle.settle(running(2, **fields), Failed(OSError()), Retry(), LATER, 1.0, 0.0)
     for name, value in fields.items():
@@ -204,7 +204,7 @@ def test_a_crash_costs_an_attempt_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("proven", [True, False])
-def test_a_crash_in_company_is_never_the_last(proven: bool) -> None:
+def test_a_crash_with_other_running_jobs_is_never_the_last_attempt(proven: bool) -> None:
     job = new_job()
     for _ in range(lifecycle.CRASHES_IN_COMPANY):
         assert not lifecycle.runs_alone(job, Retry(attempts=2))
@@ -214,7 +214,7 @@ def test_a_crash_in_company_is_never_the_last(proven: bool) -> None:
 
 
 @pytest.mark.parametrize("policy", [None, Retry(attempts=1)])
-def test_a_job_that_is_tried_once_runs_once_more_after_a_crash_and_that_alone(
+def test_a_job_with_one_attempt_runs_alone_once_more_after_a_crash(
     policy: Retry | None,
 ) -> None:
     job = crashed(started(new_job()), policy)
@@ -226,14 +226,14 @@ def test_a_job_that_is_tried_once_runs_once_more_after_a_crash_and_that_alone(
     assert error.status is Status.FAILED, "an error is final, also in the run after a crash"
 
 
-def test_a_job_that_its_worker_stops_waits_again_unless_it_must_not_repeat() -> None:
+def test_a_job_stopped_by_its_worker_is_requeued_unless_it_is_non_repeatable() -> None:
     job = lifecycle.cut_short(running(), True, LATER)
     assert (job.status, job.attempts, job.finished_at) == (Status.QUEUED, 0, None)
     job = lifecycle.cut_short(running(), False, LATER)
     assert (job.status, job.attempts, job.finished_at) == (Status.FAILED, 1, LATER)
 
 
-def test_a_proven_crash_alone_is_the_last_when_the_attempts_are_used_up() -> None:
+def test_a_proven_crash_while_running_alone_is_final_when_no_attempts_are_left() -> None:
     job = crashed(crashed(started(new_job()), Retry()), Retry())
     again = crashed(started(job), Retry(attempts=3), proven=True)
     assert (again.status, again.attempts) == (Status.QUEUED, 2)
@@ -241,12 +241,12 @@ def test_a_proven_crash_alone_is_the_last_when_the_attempts_are_used_up() -> Non
     assert (last.status, last.finished_at, last.crashes) == (Status.FAILED, LATER, 4)
 
 
-def test_without_a_policy_the_first_proven_crash_alone_is_the_last() -> None:
+def test_without_a_policy_the_first_proven_crash_while_running_alone_is_final() -> None:
     job = crashed(started(crashed(started(new_job()))))
     assert crashed(started(job), proven=True).status is Status.FAILED
 
 
-def test_a_job_that_loses_every_process_is_given_up_at_last_though_nothing_is_proven() -> None:
+def test_a_job_with_too_many_unproven_crashes_fails() -> None:
     job, crashes = new_job(), 0
     while job.status is Status.QUEUED:
         job = crashed(started(job), Retry(attempts=4), proven=False)
@@ -260,6 +260,6 @@ def test_a_job_that_must_not_repeat_fails_with_its_first_crash() -> None:
     assert (job.status, job.finished_at, job.crashes) == (Status.FAILED, LATER, 1)
 
 
-def test_an_orderly_stop_leaves_the_crashes_as_they_are() -> None:
+def test_an_orderly_stop_leaves_the_crash_count_unchanged() -> None:
     job = lifecycle.hand_back(started(crashed(running())))
     assert (job.attempts, job.crashes) == (1, 1)

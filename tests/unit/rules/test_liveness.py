@@ -30,11 +30,11 @@ def verdict(facts: LivenessFacts, now: float, settings: FarmSettings = SETTINGS)
 # Hung workers
 
 
-def test_a_worker_that_shows_life_is_fine() -> None:
+def test_a_worker_that_sends_heartbeats_is_fine() -> None:
     assert judge(LivenessFacts(0.0, 100.0, None, 0.0), SETTINGS, 106.9) == (Verdict.FINE, "")
 
 
-def test_a_worker_silent_for_seven_intervals_is_told_to_end_and_killed_two_later() -> None:
+def test_a_worker_silent_for_seven_intervals_is_terminated_and_killed_two_later() -> None:
     silent = LivenessFacts(0.0, 100.0, None, 0.0)
     assert judge(silent, SETTINGS, 107.0) == (Verdict.TERMINATE, "silent for 7.0 s")
     told = LivenessFacts(0.0, 100.0, 107.0, 0.0)
@@ -43,12 +43,12 @@ def test_a_worker_silent_for_seven_intervals_is_told_to_end_and_killed_two_later
     assert verdict(told, 200.0) is Verdict.KILL
 
 
-def test_who_was_told_that_it_is_hung_is_killed_even_if_it_shows_life_again() -> None:
+def test_a_terminated_worker_is_killed_even_if_it_sends_heartbeats_again() -> None:
     assert verdict(LivenessFacts(0.0, 108.9, 107.0, 0.0), 109.0) is Verdict.KILL
 
 
 @pytest.mark.parametrize(("settings", "within"), [(SETTINGS, 15.0), (SLOW, 35.0)])
-def test_a_process_that_says_nothing_after_its_start_is_replaced(
+def test_a_process_that_sends_nothing_after_its_start_is_replaced(
     settings: FarmSettings, within: float
 ) -> None:
     new = LivenessFacts(100.0, None, None, 0.0)
@@ -59,7 +59,7 @@ def test_a_process_that_says_nothing_after_its_start_is_replaced(
     )
 
 
-def test_a_worker_whose_loop_stands_still_for_too_long_is_replaced_though_it_shows_life() -> None:
+def test_a_worker_whose_loop_is_blocked_too_long_is_replaced_despite_heartbeats() -> None:
     assert verdict(LivenessFacts(0.0, 100.0, None, 119.9), 100.5) is Verdict.FINE
     hung = judge(LivenessFacts(0.0, 100.0, None, 120.0), SETTINGS, 100.5)
     assert hung == (Verdict.TERMINATE, "its event loop has been blocked for 120 s")
@@ -78,7 +78,7 @@ def test_the_first_may_start_at_once() -> None:
     assert may_start_at(Deaths()) == 0.0
 
 
-def test_where_none_comes_up_each_pause_is_twice_the_one_before_up_to_a_longest() -> None:
+def test_while_no_worker_becomes_ready_each_restart_delay_doubles_up_to_a_limit() -> None:
     deaths, now, pauses = Deaths(), 100.0, []
     for _ in range(10):
         deaths = died(deaths, False, now)
@@ -88,14 +88,14 @@ def test_where_none_comes_up_each_pause_is_twice_the_one_before_up_to_a_longest(
     assert pauses[-1] == LONGEST_PAUSE
 
 
-def test_a_thousand_deaths_are_no_trouble_to_count() -> None:
+def test_thousands_of_deaths_do_not_overflow_the_delay() -> None:
     deaths = Deaths()
     for number in range(5000):
         deaths = died(deaths, False, 100.0 * number)
     assert may_start_at(deaths) == deaths.last_at + LONGEST_PAUSE
 
 
-def test_those_who_were_started_together_and_die_of_the_same_count_once() -> None:
+def test_workers_that_die_together_count_as_one_death() -> None:
     deaths = Deaths()
     for now in (100.0, 100.1, 100.2, 100.4):
         deaths = died(deaths, False, now)
@@ -103,12 +103,12 @@ def test_those_who_were_started_together_and_die_of_the_same_count_once() -> Non
     assert may_start_at(died(deaths, False, 101.0)) == 102.0
 
 
-def test_one_that_comes_up_ends_the_pauses() -> None:
+def test_a_worker_that_becomes_ready_resets_the_delay() -> None:
     deaths = died(died(Deaths(), False, 100.0), False, 102.0)
     assert may_start_at(came_up(deaths)) == 0.0
 
 
-def test_one_that_had_been_ready_is_followed_at_once() -> None:
+def test_a_worker_that_had_been_ready_is_replaced_at_once() -> None:
     assert may_start_at(died(Deaths(), True, 100.0)) == 0.0
 
 
@@ -120,7 +120,7 @@ def test_many_deaths_within_a_minute_are_followed_with_a_pause() -> None:
     assert may_start_at(deaths) == deaths.last_at + MANY_PAUSE
 
 
-def test_deaths_that_are_far_apart_are_no_loop() -> None:
+def test_deaths_that_are_far_apart_cause_no_restart_delay() -> None:
     deaths = Deaths()
     for number in range(5 * MANY_DEATHS):
         deaths = died(deaths, True, 4.0 * number)

@@ -27,7 +27,7 @@ def full(*waits: tuple[str, str], slots: int | None = None) -> WorkerSlots:
     return WorkerSlots(len(waits) if slots is None else slots, ("p",), running)
 
 
-def test_a_job_whose_slots_are_all_held_by_waits_never_goes_on() -> None:
+def test_a_job_whose_slots_are_all_held_by_waiting_jobs_is_deadlocked() -> None:
     world = graph(full(("o1", "i1"), ("o2", "i2")), jobs=(job("i1"), job("i2")))
     assert never_finishing(world, ["i1", "i2"]) == {"i1", "i2"}
 
@@ -58,7 +58,7 @@ def test_a_worker_of_another_pool_does_not_help() -> None:
     assert never_finishing(world, ["i1"]) == {"i1"}
 
 
-def test_a_pool_that_others_serve_is_open() -> None:
+def test_an_open_pool_prevents_a_deadlock() -> None:
     world = graph(full(("o1", "i1")), jobs=(job("i1"),), open_pools=frozenset({"p"}))
     assert never_finishing(world, ["i1"]) == set()
 
@@ -68,7 +68,7 @@ def test_a_pool_that_no_worker_serves_is_no_deadlock() -> None:
     assert never_finishing(world, ["i1"]) == set()
 
 
-def test_slots_that_are_free_do_not_help_where_the_cap_is_held_by_waits() -> None:
+def test_free_slots_do_not_prevent_a_deadlock_when_waiting_jobs_hold_the_cap() -> None:
     facts = {"open_pools": frozenset({"p"}), "capped": {"p": ("o1",)}}
     world = graph(full(("o1", "i1"), slots=9), jobs=(job("i1"),), **facts)
     assert never_finishing(world, ["i1"]) == {"i1"}
@@ -77,19 +77,19 @@ def test_slots_that_are_free_do_not_help_where_the_cap_is_held_by_waits() -> Non
     assert never_finishing(world, ["i1"]) == set()
 
 
-def test_an_awaited_job_that_runs_or_is_over_goes_on() -> None:
+def test_waiting_for_a_running_or_finished_job_is_not_a_deadlock() -> None:
     for status in (Status.RUNNING, Status.COMPLETED, Status.FAILED):
         world = graph(full(("o1", "i1")), jobs=(job("i1", status),))
         assert never_finishing(world, ["i1"]) == set()
 
 
-def test_jobs_that_wait_for_each_other_never_go_on() -> None:
+def test_jobs_that_wait_for_each_other_are_deadlocked() -> None:
     jobs = (job("a", Status.RUNNING), job("b", Status.RUNNING))
     world = graph(full(("a", "b"), ("b", "a"), slots=9), jobs=jobs)
     assert never_finishing(world, ["a", "b"]) == {"a", "b"}
 
 
-def test_a_turn_behind_the_session_of_the_job_that_awaits_it_never_goes_on() -> None:
+def test_a_turn_behind_the_session_of_the_job_that_awaits_it_is_deadlocked() -> None:
     turn = job("i1", Status.BLOCKED, blocked_on="session", session="s")
     world = graph(full(("o1", "i1"), slots=9), jobs=(turn,), holders={"i1": ("o1",)})
     assert never_finishing(world, ["i1"]) == {"i1"}
@@ -103,5 +103,5 @@ def test_a_job_that_waits_for_a_worker_with_its_task_is_no_deadlock() -> None:
     assert never_finishing(graph(full(("o1", "i1")), jobs=(delayed,)), ["i1"]) == {"i1"}
 
 
-def test_a_job_that_is_not_known_counts_as_going_on() -> None:
+def test_waiting_for_an_unknown_job_is_not_a_deadlock() -> None:
     assert never_finishing(graph(full(("o1", "gone"))), ["gone"]) == set()

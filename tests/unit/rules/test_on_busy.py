@@ -24,7 +24,7 @@ def turn(id: str, session: str | None, user: str | None, tenant: str | None = No
     )
 
 
-def test_a_session_is_open_to_its_own_user_alone() -> None:
+def test_only_its_own_user_may_use_a_session() -> None:
     assert may_use("ana", "ana")
     assert may_use(None, None)
     assert not may_use("ana", "bob")
@@ -32,7 +32,7 @@ def test_a_session_is_open_to_its_own_user_alone() -> None:
     assert not may_use(None, "ana")
 
 
-def test_the_first_who_comes_to_a_session_of_another_is_a_stranger() -> None:
+def test_the_first_turn_by_another_user_is_returned() -> None:
     owners = {session_of(None, "s"): "ana", session_of("t", "s"): None}
     fine = [turn("a", "s", "ana"), turn("b", None, "bob"), turn("c", "s", None, "t")]
     assert wrong_owner(fine, owners) is None
@@ -42,7 +42,7 @@ def test_the_first_who_comes_to_a_session_of_another_is_a_stranger() -> None:
     assert wrong_owner([*fine, ana, bob], owners) is ana
 
 
-def test_a_new_session_belongs_to_the_first_who_comes() -> None:
+def test_a_new_session_belongs_to_the_user_of_its_first_turn() -> None:
     first, again, other = (turn(id, "new", user) for id, user in ("aX", "bX", "cY"))
     assert wrong_owner([first, again], {}) is None
     assert wrong_owner([first, again, other], {}) is other

@@ -80,7 +80,7 @@ def test_a_timeout_error_that_the_job_raised_is_not_mistaken_for_its_timeout() -
     [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration(), StopAsyncIteration()],
     ids=lambda error: type(error).__name__,
 )
-def test_what_would_end_the_callers_loop_comes_as_job_failed_with_its_cause(
+def test_an_exception_that_would_end_the_loop_becomes_job_failed_with_its_cause(
     error: BaseException,
 ) -> None:
     outcome = failed(error)
@@ -90,7 +90,7 @@ def test_what_would_end_the_callers_loop_comes_as_job_failed_with_its_cause(
     assert type(error).__name__ in str(outcome.error)
 
 
-async def test_a_stop_iteration_that_left_a_coroutine_is_told_as_such() -> None:
+async def test_a_stop_iteration_raised_in_a_coroutine_is_reported_as_such() -> None:
     async def job() -> None:
         raise StopIteration("value")
 
@@ -101,19 +101,19 @@ async def test_a_stop_iteration_that_left_a_coroutine_is_told_as_such() -> None:
     assert isinstance(outcome.error.__cause__, StopIteration)
 
 
-def test_any_other_runtime_error_stays_itself() -> None:
+def test_any_other_runtime_error_is_unchanged() -> None:
     error = RuntimeError("loop is closed")
     error.__cause__ = ValueError()
     assert failed(error).error is error
 
 
 @pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt(), GiveUp()], ids=repr)
-def test_what_means_the_end_is_not_retried(error: BaseException) -> None:
+def test_permanent_errors_are_not_retried(error: BaseException) -> None:
     assert failed(error).permanent
 
 
 @pytest.mark.parametrize("error", [ValueError(), StopIteration(), RetryLater(1)], ids=repr)
-def test_what_may_pass_is_retried(error: BaseException) -> None:
+def test_transient_errors_are_retried(error: BaseException) -> None:
     assert not failed(error).permanent
 
 
@@ -123,7 +123,7 @@ def test_retry_later_asks_for_its_wait_even_without_a_policy() -> None:
     assert outcome.on_purpose
 
 
-def test_snooze_keeps_its_moment_or_its_seconds() -> None:
+def test_snooze_keeps_its_date_or_its_seconds() -> None:
     until = datetime(2030, 1, 1, tzinfo=UTC)
     assert judge_error(Snooze(until), StopRequest.NOTHING, "job-1") == Snoozed(until)
     assert judge_error(Snooze(5.0), StopRequest.NOTHING, "job-1") == Snoozed(5.0)
@@ -134,17 +134,15 @@ def test_snooze_keeps_its_moment_or_its_seconds() -> None:
     [(5, 5.0), (0.5, 0.5), (0, 0.0), (-1, None), (nan, None), ("5", None), (True, None),
      (None, None)],
 )  # fmt: skip
-def test_the_retry_after_of_a_foreign_error_is_obeyed_when_it_makes_sense(
-    wish: Any, obeyed: float | None
-) -> None:
+def test_a_valid_retry_after_of_a_foreign_error_is_used(wish: Any, obeyed: float | None) -> None:
     assert failed(Asking(wish)).retry_after == obeyed
 
 
-def test_a_cancellation_nobody_asked_for_counts_as_cancelled() -> None:
+def test_a_cancellation_without_a_request_counts_as_cancelled() -> None:
     assert judge_cancelled(StopRequest.NOTHING, "job-1") == Cancelled()
 
 
-def test_a_cancellation_that_was_asked_for_counts_as_cancelled() -> None:
+def test_a_requested_cancellation_counts_as_cancelled() -> None:
     assert judge_cancelled(StopRequest.CANCEL, "job-1") == Cancelled()
 
 
@@ -174,12 +172,12 @@ def test_a_job_that_breaks_with_its_own_error_after_a_soft_timeout_has_failed_by
 
 
 @pytest.mark.parametrize("error", [RetryLater(5.0), Snooze(5.0)], ids=repr)
-def test_a_job_that_was_told_to_stop_does_not_come_back_by_its_own_wish(error: Exception) -> None:
+def test_a_cancelled_job_is_not_retried_or_snoozed_by_its_own_request(error: Exception) -> None:
     assert judge_error(error, StopRequest.CANCEL, "job-1") == Cancelled()
 
 
 @pytest.mark.parametrize("error", EVERYTHING, ids=lambda error: type(error).__name__)
-def test_a_job_that_breaks_while_stopping_is_over_when_nobody_wants_it_again(
+def test_a_cancelled_job_that_raises_is_final_without_a_retry_policy(
     error: BaseException,
 ) -> None:
     outcome = judge_error(error, StopRequest.CANCEL, "job-1")
@@ -188,7 +186,7 @@ def test_a_job_that_breaks_while_stopping_is_over_when_nobody_wants_it_again(
 
 
 @pytest.mark.parametrize("until", [-1, -0.001, inf, nan, "tomorrow", datetime(2030, 1, 1), None])  # noqa: DTZ001
-def test_a_wish_that_nobody_can_obey_is_a_failure_that_says_what_is_allowed(until: Any) -> None:
+def test_a_directive_with_an_invalid_value_fails_with_the_allowed_values(until: Any) -> None:
     for wish in (Snooze(until), RetryLater(until)):
         outcome = failed(wish)
         assert isinstance(outcome.error, UsageError)
@@ -197,7 +195,7 @@ def test_a_wish_that_nobody_can_obey_is_a_failure_that_says_what_is_allowed(unti
         assert "seconds" in str(outcome.error)
 
 
-def test_an_error_that_cannot_even_be_read_is_judged_all_the_same() -> None:
+def test_an_error_whose_attributes_raise_is_still_judged() -> None:
     class Broken(SystemExit):
         def __str__(self) -> str:
             raise OSError
@@ -223,7 +221,7 @@ def test_an_error_that_cannot_even_be_read_is_judged_all_the_same() -> None:
      Snooze(datetime(2030, 1, 1))],  # noqa: DTZ001
     ids=repr,
 )  # fmt: skip
-def test_whatever_a_job_raises_can_be_judged_and_settled(
+def test_every_exception_can_be_judged_and_settled(
     error: BaseException, asked: StopRequest
 ) -> None:
     outcome: Outcome = judge_error(error, asked, "job-1")
@@ -233,13 +231,13 @@ def test_whatever_a_job_raises_can_be_judged_and_settled(
         assert (job.run_at is None) == job.status.terminal
 
 
-def test_the_text_of_a_timeout_says_which_one_and_what_to_do() -> None:
+def test_the_message_of_a_timeout_names_which_one_and_the_fix() -> None:
     text = str(timed_out("job-1", "soft_timeout").error)
     assert "job-1" in text
     assert "soft timeout" in text
     assert "more time" in text
 
 
-def test_a_later_wish_overrules_an_earlier_one() -> None:
+def test_a_stronger_stop_request_overrides_a_weaker_one() -> None:
     assert StopRequest.NOTHING < StopRequest.SOFT_STOP < StopRequest.CANCEL < StopRequest.HARD_STOP
     assert not issubclass(JobTimedOut, TimeoutError | CancelledError)

@@ -76,7 +76,7 @@ def test_any_value_is_plain_data(value: Any, shown: Any) -> None:
     json.dumps(plain(value), allow_nan=False)
 
 
-def test_a_value_that_holds_itself_ends_somewhere() -> None:
+def test_a_value_that_contains_itself_is_cut_off() -> None:
     ring: list[Any] = []
     ring.append(ring)
     json.dumps(plain(ring))
@@ -87,6 +87,6 @@ class Shown(PlainView, frozen=True):
     inner: tuple[Shown, ...] = ()
 
 
-def test_a_view_shows_its_fields_and_the_views_in_it() -> None:
+def test_to_dict_contains_the_fields_and_nested_views() -> None:
     inner = {"at": NOON.isoformat(), "inner": []}
     assert Shown(NOON, (Shown(NOON),)).to_dict() == {"at": NOON.isoformat(), "inner": [inner]}

@@ -61,7 +61,7 @@ def test_one_high_sample_among_others_does_not_grow_a_pool() -> None:
         trend = decision.trend
 
 
-def test_a_pool_goes_on_growing_with_each_further_high_sample() -> None:
+def test_a_pool_keeps_growing_with_each_further_high_sample() -> None:
     trend, size, sizes = PoolTrend(), 4, []
     for number in range(6):
         decision = look(PoolLoad(size, size, 0, None), trend, number * 10.0)
@@ -110,7 +110,7 @@ def test_a_sample_is_high_above_a_threshold_and_not_at_it(load: PoolLoad, high: 
         (PoolLoad(2, 2, 40, None), "backlog 40 for 2 workers"),
     ],
 )
-def test_a_decision_to_grow_says_why(load: PoolLoad, why: str) -> None:
+def test_a_decision_to_grow_has_a_reason(load: PoolLoad, why: str) -> None:
     assert look(load, PoolTrend(high=1)).why == why
 
 
@@ -136,7 +136,7 @@ def test_a_pool_shrinks_by_a_step_after_enough_low_samples_in_a_row() -> None:
     assert trend == PoolTrend(changed_at=20.0, grew=False)
 
 
-def test_a_decision_to_shrink_says_why() -> None:
+def test_a_decision_to_shrink_has_a_reason() -> None:
     assert look(PoolLoad(10, 1, 0, None), PoolTrend(low=1)).why == "utilisation 0.10"
 
 
@@ -175,20 +175,20 @@ def test_an_idle_pool_with_a_full_queue_is_not_low(load: PoolLoad) -> None:
     assert not is_low(load)
 
 
-def test_a_shrink_leaves_enough_workers_for_what_runs() -> None:
+def test_a_shrink_leaves_enough_workers_for_running_jobs() -> None:
     greedy = Autoscale(min=1, max=100, up_at=0.8, down_at=0.79, step=1.0)
     assert look(PoolLoad(100, 10, 0, None), PoolTrend(low=1), 0.0, greedy).target == 13
     assert look(PoolLoad(13, 10, 0, None), PoolTrend(low=1), 0.0, greedy).target == 13
     assert look(PoolLoad(100, 0, 0, None), PoolTrend(low=1), 0.0, greedy).target == 1
 
 
-def test_a_shrink_leaves_enough_workers_for_what_waits() -> None:
+def test_a_shrink_leaves_enough_workers_for_waiting_jobs() -> None:
     greedy = Autoscale(min=1, max=100, step=1.0)
     assert look(PoolLoad(100, 1, 31, None), PoolTrend(low=1), 0.0, greedy).target == 16
     assert look(PoolLoad(100, 1, 31, 100), PoolTrend(low=1), 0.0, greedy).target == 2
 
 
-def test_a_shrink_leaves_enough_workers_to_the_last_digit_of_the_threshold() -> None:
+def test_a_shrink_leaves_enough_workers_despite_rounding_of_the_threshold() -> None:
     greedy = Autoscale(min=1, up_at=0.7 + 0.1, step=1.0)
     assert greedy.up_at < 8 / 10
     assert look(PoolLoad(50, 8, 0, None), PoolTrend(low=1), 0.0, greedy).target == 11
@@ -210,7 +210,7 @@ def test_a_pool_that_shrank_waits_before_it_grows() -> None:
     assert look(FULL, trend, 130.0).target == 10
 
 
-def test_a_pool_that_grew_goes_on_growing_without_waiting() -> None:
+def test_a_pool_that_grew_keeps_growing_without_waiting() -> None:
     assert look(FULL, PoolTrend(high=5, changed_at=100.0, grew=True), 100.1).target == 10
 
 
@@ -224,9 +224,7 @@ def test_a_sample_that_changes_nothing_keeps_the_time_of_the_last_change() -> No
 
 @pytest.mark.parametrize("busy", [0, 1, 60])
 @pytest.mark.parametrize("grew", [True, False])
-def test_a_size_out_of_bounds_is_brought_back_at_once_whatever_the_load(
-    busy: int, grew: bool
-) -> None:
+def test_a_size_out_of_bounds_is_corrected_at_once_whatever_the_load(busy: int, grew: bool) -> None:
     trend = PoolTrend(changed_at=99.0, grew=grew)
     small = look(PoolLoad(1, busy, 0, None), trend, 100.0)
     assert (small.target, small.why) == (2, "size 1 below min 2")
@@ -246,7 +244,7 @@ def test_a_pool_without_workers_gets_its_minimum(capacity: int | None) -> None:
 # The settings
 
 
-def test_the_defaults_are_those_of_the_manual() -> None:
+def test_the_defaults_match_the_manual() -> None:
     assert Autoscale() == Autoscale(
         min=2,
         max=50,
@@ -289,7 +287,7 @@ def test_a_bad_setting_is_refused_by_name_and_value(name: str, values: list[Any]
         assert f"{name}={value!r}" in str(caught.value)
 
 
-def test_all_bad_settings_are_told_at_once() -> None:
+def test_all_bad_settings_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Autoscale(min=5, max=4, up_at=0.2, down_at=0.5, step=0, interval=nan, idle_after=0)
     assert caught.value.message == (
@@ -324,7 +322,7 @@ def test_workers_are_suggested_for_the_rate_and_the_time_of_a_job(
     assert suggest_workers(rate=rate, seconds=seconds) == workers
 
 
-def test_no_more_workers_are_suggested_than_the_narrowest_limit_allows() -> None:
+def test_the_suggestion_respects_the_narrowest_limit() -> None:
     assert suggest_workers(rate=20, seconds=5, limits=[]) == 100
     assert suggest_workers(rate=20, seconds=5, limits=[200, 20]) == 20
     assert suggest_workers(rate=20, seconds=5, limits=iter((200, 300))) == 100
@@ -346,6 +344,6 @@ def test_a_bad_value_gets_no_suggestion(name: str, values: list[Any]) -> None:
         assert f"{name}={value!r}" in str(caught.value)
 
 
-def test_all_bad_values_of_a_suggestion_are_told_at_once() -> None:
+def test_all_bad_values_of_a_suggestion_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match=r"rate=-1.*seconds=nan.*limits=\[0\]"):
         suggest_workers(rate=-1, seconds=nan, limits=[0])

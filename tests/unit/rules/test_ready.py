@@ -52,7 +52,7 @@ def test_an_empty_set_has_nothing_to_give(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=str)
-def test_what_was_removed_is_never_given_out(strategy: Strategy) -> None:
+def test_a_removed_entry_is_never_served(strategy: Strategy) -> None:
     queue = Queue(strategy)
     queue.add("A A B B C")
     queue.remove("A1", "B2", "C1")
@@ -62,7 +62,7 @@ def test_what_was_removed_is_never_given_out(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=str)
-def test_those_ahead_are_counted_in_the_order_in_which_they_will_go(strategy: Strategy) -> None:
+def test_jobs_ahead_are_counted_in_the_order_they_will_be_served(strategy: Strategy) -> None:
     queue = Queue(strategy)
     queue.add("A B B")
     queue.add("C", level=1)
@@ -122,7 +122,7 @@ def test_with_aging_jobs_of_the_same_level_go_by_arrival() -> None:
     assert queue.take() == "Z1 B1 A1"
 
 
-def test_aging_goes_by_the_oldest_that_is_still_there() -> None:
+def test_aging_uses_the_oldest_remaining_job() -> None:
     queue = Queue(priority(aging=1.0))
     queue.add("A A", level=0, now=0.0)
     queue.add("B", level=0, now=5.0)
@@ -163,7 +163,7 @@ def test_two_keys_with_100_jobs_alternate_strictly(arrivals: list[str]) -> None:
     assert queue.take_keys() == " ".join("AB" * 100)
 
 
-def test_inside_a_key_it_is_first_come_first_served() -> None:
+def test_within_a_key_jobs_are_served_first_come_first_served() -> None:
     queue = Queue(fair_round_robin())
     queue.add("A", level=0)
     queue.add("A", level=9)
@@ -195,7 +195,7 @@ def test_a_lane_that_rejoins_gets_no_extra_turn() -> None:
     assert queue.take_keys() == "B A B B B"
 
 
-def test_a_lane_that_comes_and_goes_gets_its_turn_in_every_round_it_is_there() -> None:
+def test_a_lane_that_empties_and_refills_gets_its_turn_in_every_round() -> None:
     queue = Queue(fair_round_robin())
     queue.add("B " * 6)
     drained = []
@@ -205,7 +205,7 @@ def test_a_lane_that_comes_and_goes_gets_its_turn_in_every_round_it_is_there() -
     assert drained == ["B A"] * 5
 
 
-def test_a_lane_that_was_away_for_rounds_waits_behind_nobody_who_was_served() -> None:
+def test_a_lane_that_was_idle_for_rounds_is_served_next() -> None:
     queue = Queue(fair_round_robin())
     queue.add("A B B B B B B")
     assert queue.take_keys(4) == "A B B B"
@@ -245,7 +245,7 @@ def test_a_key_of_weight_one_half_gets_every_second_round() -> None:
     assert queue.take_keys() == "A B B A B B A B B"
 
 
-def test_lanes_that_were_served_long_ago_are_forgotten() -> None:
+def test_lanes_served_long_ago_are_dropped() -> None:
     queue = Queue(fair_round_robin())
     queue.add("A " * 500)
     for number in range(200):
@@ -257,7 +257,7 @@ def test_lanes_that_were_served_long_ago_are_forgotten() -> None:
     assert len(queue.take().split()) == 3
 
 
-def test_coming_and_going_for_ever_disturbs_nobody() -> None:
+def test_endless_adds_and_removes_do_not_affect_other_entries() -> None:
     for strategy in ALL:
         queue = Queue(strategy)
         queue.add("A B")

@@ -19,7 +19,7 @@ def test_the_waits_grow_by_the_factor_up_to_the_cap() -> None:
     assert [delay(policy, n, 0.5) for n in range(1, 7)] == [5, 10, 20, 40, 60, 60]
 
 
-def test_the_defaults_are_those_of_the_manual() -> None:
+def test_the_defaults_match_the_manual() -> None:
     assert Retry() == Retry(attempts=4, first=5, factor=2, cap=600, jitter=0.5)
     assert NO_RETRY.attempts == 1
 
@@ -32,7 +32,7 @@ def test_jitter_shortens_a_wait_and_never_lengthens_it() -> None:
     assert delay(Retry(first=8, jitter=0), 1, 0.999) == 8
 
 
-def test_a_wait_that_was_asked_for_is_never_shortened() -> None:
+def test_a_requested_retry_after_is_never_shortened() -> None:
     policy = Retry(first=1, cap=5, jitter=1.0)
     assert delay(policy, 1, 0.0, retry_after=30.0) == 30
     assert 30 < delay(policy, 1, 0.99, retry_after=30.0) <= 33
@@ -75,7 +75,7 @@ def test_a_bad_option_is_refused_by_name_and_value(name: str, values: list[Any])
         assert f"{name}={value!r}" in str(caught.value)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_invalid_options_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Retry(attempts=0, jitter=5, first=-1)
     assert all(name in str(caught.value) for name in ("attempts=0", "jitter=5", "first=-1"))
@@ -90,13 +90,13 @@ class Broken(ValueError):
     [(ValueError,), ("ValueError",), (KeyError, "ValueError"), (name_of_error(Broken),), (Broken,)],
     ids=["class", "name", "one of two", "full name", "own class"],
 )
-def test_an_error_is_given_up_on_by_its_class_or_by_its_name(given: tuple[Any, ...]) -> None:
+def test_give_up_on_matches_an_error_by_class_or_by_name(given: tuple[Any, ...]) -> None:
     policy = Retry(give_up_on=given)
     assert policy.gives_up_on(Broken())
     assert not policy.gives_up_on(OSError())
 
 
-def test_a_name_means_the_error_and_those_derived_from_it() -> None:
+def test_a_name_in_give_up_on_matches_the_error_and_its_subclasses() -> None:
     policy = Retry(give_up_on=(name_of_error(Broken),))
     assert not policy.gives_up_on(ValueError())
     assert Retry(give_up_on=("LookupError",)).gives_up_on(KeyError())
@@ -104,7 +104,7 @@ def test_a_name_means_the_error_and_those_derived_from_it() -> None:
     assert not Retry(give_up_on=("Broken",)).gives_up_on(Broken())
 
 
-def test_only_errors_count_as_what_an_error_is() -> None:
+def test_give_up_on_matches_only_exception_classes() -> None:
     assert not Retry(give_up_on=("object",)).gives_up_on(OSError())
 
 
@@ -113,7 +113,7 @@ def test_an_error_is_named_by_its_module_unless_it_is_pythons_own() -> None:
     assert name_of_error(Broken) == f"{__name__}.Broken"
 
 
-def test_a_rule_that_was_kept_is_the_rule_it_was() -> None:
+def test_a_retry_policy_round_trips_through_its_record() -> None:
     policy = Retry(
         attempts=7, first=1, factor=3, cap=9, jitter=0.25, give_up_on=(Broken, "KeyError")
     )

@@ -30,16 +30,16 @@ def dealt(counts: dict[str, int]) -> list[str]:
     return [f"{pool}{number}" for pool, number in round_robin(list(counts), taker(counts))]
 
 
-def test_pools_take_turns_until_nobody_has_anything() -> None:
+def test_pools_take_turns_until_all_are_empty() -> None:
     assert dealt({"a": 3, "b": 1, "c": 2}) == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
-def test_a_pool_that_has_nothing_loses_nobody_a_turn() -> None:
+def test_an_empty_pool_costs_no_turn() -> None:
     assert dealt({"a": 0, "b": 2, "c": 0}) == ["b1", "b2"]
     assert dealt({}) == []
 
 
-def test_nothing_is_taken_before_it_is_asked_for() -> None:
+def test_jobs_are_taken_lazily() -> None:
     asked: list[str] = []
 
     def take(pool: str) -> str:
@@ -63,7 +63,7 @@ def test_the_pool_behind_the_one_that_was_served_last_begins() -> None:
 
 
 @given(COUNTS)
-def test_everything_is_dealt_once_and_no_pool_gets_two_more_than_one_that_still_waits(
+def test_every_job_is_dealt_once_and_pools_differ_by_at_most_one_turn(
     counts: dict[str, int],
 ) -> None:
     pools = [pool for pool, _ in round_robin(list(counts), taker(counts))]
@@ -75,7 +75,7 @@ def test_everything_is_dealt_once_and_no_pool_gets_two_more_than_one_that_still_
 
 
 @given(COUNTS, st.integers(1, 4))
-def test_claims_one_after_the_other_deal_as_one_would(counts: dict[str, int], size: int) -> None:
+def test_successive_claims_deal_like_a_single_one(counts: dict[str, int], size: int) -> None:
     pools, take = list(counts), taker(counts)
     last: str | None = None
     found: list[str] = []

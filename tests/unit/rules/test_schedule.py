@@ -50,7 +50,7 @@ def run(schedule: Schedule, past: Past, now: datetime) -> tuple[list[datetime], 
     return found, settle(schedule, past, found) if found else past
 
 
-def test_nothing_is_due_when_a_schedule_is_first_seen() -> None:
+def test_a_new_schedule_has_nothing_due() -> None:
     for missed in Missed:
         past = begin(NOON)
         assert due(minutely(missed), past, NOON) == []
@@ -75,7 +75,7 @@ def test_an_interval_of_a_third_does_not_drift() -> None:
     assert later - found[-1] < timedelta(seconds=4 / 3)
 
 
-def test_a_moment_is_due_from_its_time_on_and_never_again() -> None:
+def test_a_moment_is_due_from_its_time_and_only_once() -> None:
     past = begin(NOON)
     assert due(minutely(), past, NOON + MINUTE - rules.TICK) == []
     found, past = run(minutely(), past, NOON + MINUTE)
@@ -84,14 +84,14 @@ def test_a_moment_is_due_from_its_time_on_and_never_again() -> None:
     assert upcoming(minutely(), past, NOON + MINUTE) == NOON + 2 * MINUTE
 
 
-def test_once_runs_the_newest_of_those_missed() -> None:
+def test_once_runs_the_newest_missed_moment() -> None:
     found, past = run(minutely(), begin(NOON), NOON + 3 * HOUR)
     assert found == [NOON + 3 * HOUR]
     assert due(minutely(), past, NOON + 3 * HOUR) == []
 
 
 @pytest.mark.parametrize(("late", "runs"), [(0.0, True), (60.0, True), (60.1, False)])
-def test_skip_runs_no_moment_that_is_more_than_a_minute_old(late: float, runs: bool) -> None:
+def test_skip_runs_no_moment_older_than_a_minute(late: float, runs: bool) -> None:
     schedule = Schedule("t", rules.every(3600), Missed.SKIP)
     found, past = run(schedule, begin(NOON), NOON + 2 * HOUR + timedelta(seconds=late))
     assert found == ([NOON + 2 * HOUR] if runs else [])
@@ -104,7 +104,7 @@ def test_all_runs_each_that_was_missed_oldest_first() -> None:
     assert due(minutely(Missed.ALL), past, NOON + HOUR) == []
 
 
-def test_all_runs_a_thousand_at_most_and_says_so() -> None:
+def test_all_runs_at_most_a_thousand_and_reports_it() -> None:
     schedule, past = minutely(Missed.ALL), begin(NOON)
     found = due(schedule, past, NOON + 1_000 * MINUTE)
     assert len(found) == 1_000
@@ -114,7 +114,7 @@ def test_all_runs_a_thousand_at_most_and_says_so() -> None:
     assert leaves_out(schedule, past, found[0])
 
 
-def test_what_was_refused_half_way_goes_on_from_there() -> None:
+def test_a_partly_submitted_catch_up_continues_where_it_stopped() -> None:
     schedule, past = minutely(Missed.ALL), begin(NOON)
     found = due(schedule, past, NOON + 5 * MINUTE)
     past = settle(schedule, past, found[:2])
@@ -131,7 +131,7 @@ def test_a_clock_set_back_repeats_nothing() -> None:
 
 
 @pytest.mark.parametrize("missed", list(Missed))
-def test_a_clock_that_is_an_hour_ahead_for_a_while_loses_and_doubles_nothing(
+def test_a_clock_that_is_temporarily_an_hour_ahead_loses_and_repeats_nothing(
     missed: Missed,
 ) -> None:
     past, schedule = begin(NOON), minutely(missed)
@@ -148,7 +148,7 @@ def test_a_clock_that_is_an_hour_ahead_for_a_while_loses_and_doubles_nothing(
     assert set(ran) == expected
 
 
-def test_a_daily_job_runs_once_though_the_clock_goes_past_it_twice() -> None:
+def test_a_daily_job_runs_once_though_the_clock_passes_its_time_twice() -> None:
     schedule = Schedule("t", rules.cron("0 2 * * *", "UTC"))
     past = begin(at("2030-05-01T01:30Z"))
     found, past = run(schedule, past, at("2030-05-01T02:30Z"))
@@ -198,7 +198,7 @@ def test_a_job_at_half_past_two_runs_once_on_the_days_when_the_clocks_change(
             assert (coming == at(expected)) == (now < at(expected))
 
 
-def test_an_hour_that_comes_twice_in_new_york_runs_a_job_within_it_once() -> None:
+def test_in_the_repeated_hour_in_new_york_a_job_runs_once() -> None:
     found = moments("30 1 * * *", "America/New_York", "2030-11-03T00:00Z", "2030-11-03T12:00Z")
     assert found == ["2030-11-03T05:30:00+00:00"]
 
@@ -212,13 +212,13 @@ def test_an_hour_that_comes_twice_in_new_york_runs_a_job_within_it_once() -> Non
         ("America/New_York", "2030-11-03"),
     ],
 )
-def test_a_job_of_every_half_hour_runs_by_the_time_that_passes(zone: str, day: str) -> None:
+def test_a_half_hourly_job_follows_elapsed_time_across_dst_changes(zone: str, day: str) -> None:
     since = at(f"{day}T00:00Z")
     found = moments("*/30 * * * *", zone, f"{day}T00:00Z", f"{day}T12:00Z")
     assert found == [(since + n * timedelta(minutes=30)).isoformat() for n in range(1, 25)]
 
 
-def test_moments_of_a_zone_follow_its_clock_through_the_year() -> None:
+def test_moments_follow_the_local_time_of_the_zone_through_the_year() -> None:
     found = moments("0 2 1 * *", "Europe/Berlin", "2030-01-01T12:00Z", "2030-12-31T00:00Z")
     assert [text[11:13] for text in found] == ["01", "01", *["00"] * 7, "01", "01"]
 
@@ -235,7 +235,7 @@ def test_the_newest_of_a_rare_moment_is_found() -> None:
     assert newest(when, at("2028-02-29T00:00Z"), NOON, 1) == []
 
 
-def test_the_key_of_a_moment_says_what_it_is() -> None:
+def test_the_key_of_a_moment_contains_task_expression_and_time() -> None:
     schedule = Schedule("jobs.nightly", rules.cron(" 0  2 * * *", "Europe/Berlin"))
     key = schedule.key(at("2030-05-01T00:00Z"))
     assert key == "schedule:jobs.nightly:0 2 * * * Europe/Berlin:2030-05-01T00:00:00+00:00"
@@ -262,7 +262,7 @@ def test_the_key_of_a_moment_says_what_it_is() -> None:
         ("60 0 2 * * *", "second", "'60'", "0 to 59"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(
+def test_a_wrong_field_is_refused_with_its_value_and_the_allowed_values(
     expression: str, field: str, value: str, allowed: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -271,7 +271,7 @@ def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(
     assert f" is not allowed; it must be *, {allowed}" in str(caught.value)
 
 
-def test_all_wrong_fields_are_told_at_once() -> None:
+def test_all_wrong_fields_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match=r"minute '61' .*; hour '24' .*; weekday 'x' "):
         rules.cron("61 24 * * x", "UTC")
 
@@ -288,13 +288,11 @@ def test_all_wrong_fields_are_told_at_once() -> None:
         ("@annually", "0 0 1 1 *"),
     ],
 )
-def test_a_name_stands_for_an_expression_and_is_the_same_schedule(
-    name: str, expression: str
-) -> None:
+def test_a_named_schedule_equals_its_cron_expression(name: str, expression: str) -> None:
     assert rules.cron(name, "Asia/Tokyo") == rules.cron(expression, "Asia/Tokyo")
 
 
-def test_a_name_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
+def test_a_misspelt_schedule_name_gets_a_suggestion() -> None:
     with pytest.raises(
         UsageError, match="'@dayly' is not the name of a schedule; did you mean '@daily"
     ):
@@ -318,7 +316,7 @@ def test_arguments_of_another_kind_are_refused(args: Any, kwargs: Any, fault: st
     assert rules.arguments([1], None) == ((1,), {})
 
 
-def test_moments_of_a_pause_are_passed_over_and_repeated_by_no_clock() -> None:
+def test_moments_of_a_pause_are_skipped_and_not_repeated_when_the_clock_is_set_back() -> None:
     schedule = minutely(Missed.ALL)
     past = rules.begin(NOON)
     assert rules.pass_over(schedule, past, NOON + timedelta(seconds=59)) is past
@@ -333,18 +331,18 @@ def test_moments_of_a_pause_are_passed_over_and_repeated_by_no_clock() -> None:
     "expression",
     ["", " ", "* * * *", "* * * * * * *", "9" * 5_000 + " * * * *", "x", None, 5, b"* * * * *"],
 )
-def test_a_wrong_expression_is_refused_with_what_is_allowed(expression: Any) -> None:
+def test_a_wrong_expression_is_refused_with_the_allowed_values(expression: Any) -> None:
     with pytest.raises(UsageError, match=r"^cron: .* must be five fields, minute hour day"):
         rules.cron(expression, "UTC")
 
 
 @pytest.mark.parametrize("zone", ["", "Berlin", "Europe", "../../UTC", "a\0b", "/UTC", None, 1])
-def test_an_unknown_zone_is_refused_with_what_is_allowed(zone: Any) -> None:
+def test_an_unknown_zone_is_refused_with_the_allowed_values(zone: Any) -> None:
     with pytest.raises(UsageError, match=re.escape("such as 'UTC' or 'Europe/Berlin'")):
         rules.cron("0 2 * * *", zone)
 
 
-def test_all_faults_of_a_cron_are_told_at_once() -> None:
+def test_all_faults_of_a_cron_expression_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match=r"'x' has 1 field; .*tz='y' is not allowed"):
         rules.cron("x", "y")
 
@@ -358,18 +356,18 @@ def test_a_day_that_never_comes_is_refused(expression: str) -> None:
 @pytest.mark.parametrize(
     "seconds", [0, 0.99, -1, 1e9, float("nan"), float("inf"), True, "30", None]
 )
-def test_a_wrong_interval_is_refused_with_what_is_allowed(seconds: Any) -> None:
+def test_a_wrong_interval_is_refused_with_the_allowed_values(seconds: Any) -> None:
     with pytest.raises(UsageError, match=r"^every: .* must be seconds from 1 to"):
         rules.every(seconds)
 
 
 @pytest.mark.parametrize("missed", ["", "none", "ALL", None, 1])
-def test_a_wrong_policy_is_refused_with_what_is_allowed(missed: Any) -> None:
+def test_a_wrong_missed_policy_is_refused_with_the_allowed_values(missed: Any) -> None:
     with pytest.raises(UsageError, match=r"must be 'once' .* 'skip' .* or 'all'"):
         rules.policy(missed)
 
 
-def test_who_has_no_cron_does_not_load_what_reads_them() -> None:
+def test_an_app_without_cron_schedules_does_not_import_the_cron_parser() -> None:
     program = (
         "import sys, poolhand; app = poolhand.App('memory://')\n"
         "app.every(5)(app.task(name='poll')(lambda: None))\n"
@@ -378,6 +376,6 @@ def test_who_has_no_cron_does_not_load_what_reads_them() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_zone_is_looked_up_by_its_name() -> None:
+def test_the_zone_is_looked_up_by_name() -> None:
     assert Cron("0 2 * * *", "UTC") == rules.cron("0 2 * * *", "UTC")
     assert rules.after(rules.cron("0 2 * * *", "Asia/Kolkata"), NOON) == at("2030-05-01T20:30Z")

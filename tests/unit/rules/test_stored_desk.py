@@ -73,7 +73,7 @@ def newcomer(name: str, now: float, opens_in: float | None = None, **fields: Any
     started=st.booleans(),
     batch=st.lists(NEWCOMER, max_size=5),
 )
-def test_a_trial_tells_who_will_be_refused(
+def test_a_trial_predicts_which_jobs_are_refused(
     strategy: Strategy,
     policy: Policy,
     slots: int | None,
@@ -137,7 +137,9 @@ def test_a_key_that_runs_again_needs_a_place_and_one_that_joins_does_not() -> No
     ],
     ids=str,
 )
-def test_who_can_park_is_refused_by_fewer(policy: Policy, without: bool, parking: bool) -> None:
+def test_fewer_policies_refuse_a_submitter_that_can_block(
+    policy: Policy, without: bool, parking: bool
+) -> None:
     assert may_refuse(policy, may_block=False) is without
     assert may_refuse(policy, may_block=True) is parking
 
@@ -158,7 +160,7 @@ def succeed(made: Floor, strategy: Strategy, policy: Policy, cap: int | None = N
     jobs=st.lists(NEWCOMER, max_size=8),
     started=st.booleans(),
 )
-def test_nobody_is_lost_when_the_rules_change(
+def test_no_job_is_lost_when_the_settings_change(
     before: Strategy,
     after: Strategy,
     caps: tuple[int | None, int | None],
@@ -182,7 +184,7 @@ def test_nobody_is_lost_when_the_rules_change(
     assert (desk.waiting, desk.running) == (0, 0)
 
 
-def test_under_the_same_order_nobody_changes_place() -> None:
+def test_with_the_same_strategy_no_job_changes_its_place() -> None:
     made = floor(fair_round_robin(), unbounded())
     for name in ("A1", "A2", "A3", "B1", "B2"):
         made.submit(name, key=name[0])
@@ -191,7 +193,7 @@ def test_under_the_same_order_nobody_changes_place() -> None:
     assert made.serve() == ["B1", "A2", "B2", "A3"]
 
 
-def test_a_lowered_key_cap_holds_as_those_that_run_end() -> None:
+def test_a_lowered_key_cap_applies_as_running_jobs_end() -> None:
     made = floor(fifo(), unbounded(), slots=None, max_per_key=3)
     for name in ("a1", "a2", "a3", "a4", "a5"):
         made.submit(name, key="A")
@@ -204,7 +206,7 @@ def test_a_lowered_key_cap_holds_as_those_that_run_end() -> None:
     assert names(made.start()) == ["a4"]
 
 
-def test_what_is_led_into_the_queue_is_news() -> None:
+def test_queueing_a_job_publishes_a_topic() -> None:
     made = floor(fifo(), unbounded())
     first = made.submit("a", session="s")
     made.submit("b", session="s")

@@ -24,7 +24,7 @@ from poolhand.rules.queue.strategy import (
 from tests.unit.rules.floor import new_entry
 
 
-def test_a_strategy_says_its_name() -> None:
+def test_a_strategy_has_a_readable_name() -> None:
     assert [str(one()) for one in (fifo, lifo, priority, fair_round_robin)] == [
         "fifo", "lifo", "priority", "fair_round_robin(key)",
     ]  # fmt: skip
@@ -82,7 +82,7 @@ def test_every_weight_that_is_allowed_has_a_cost(weight: float) -> None:
     assert strategy.step("a") >= 1
 
 
-def test_a_weight_too_small_to_count_with_is_refused_at_once_or_counted() -> None:
+def test_a_tiny_weight_is_refused_or_has_a_cost() -> None:
     try:
         strategy = fair_round_robin(weights={"a": 1e-305})
     except UsageError:
@@ -91,7 +91,7 @@ def test_a_weight_too_small_to_count_with_is_refused_at_once_or_counted() -> Non
     assert strategy.step("a") >= 1
 
 
-def test_of_one_key_the_earlier_job_ranks_first() -> None:
+def test_within_a_key_the_earlier_job_ranks_first() -> None:
     early, late = new_entry(seq=1), new_entry(seq=2)
     for strategy in (fifo(), priority(), fair_round_robin()):
         assert job_rank(strategy, early) < job_rank(strategy, late)

@@ -42,7 +42,7 @@ def test_short_names_end_with_a_module_and_a_function() -> None:
 @pytest.mark.parametrize(
     "waiting", ["agents.f", "proj.agents.f", "work.proj.agents.f"], ids=["end", "same", "longer"]
 )
-def test_a_job_is_met_by_a_worker_that_knows_its_task_by_another_name(waiting: str) -> None:
+def test_a_parked_job_is_claimed_by_a_worker_with_another_name_of_its_task(waiting: str) -> None:
     ring = KeyRing({"k": b"k" * 32}, current="k")
     causes = offered("proj.agents.f", ring=ring).causes()
     for cause in (task_cause(waiting), key_cause("k", waiting)):
@@ -50,7 +50,7 @@ def test_a_job_is_met_by_a_worker_that_knows_its_task_by_another_name(waiting: s
     assert not claimable(causes, [key_cause("other", waiting)])
 
 
-def test_other_causes_are_met_by_themselves_alone() -> None:
+def test_other_causes_match_only_themselves() -> None:
     home = home_cause(("host.name.com", "boot", 7, "1"))
     causes = offered("name.com").causes() | {home}
     assert claimable(causes, [home, "limit:a.b.name.com"]) == {home}
@@ -60,7 +60,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "f"]), min_size=1, max_size=4).map("
 
 
 @given(st.sets(NAMES, max_size=5), NAMES)
-def test_just_the_jobs_are_claimed_whose_task_is_found(names: set[str], waiting: str) -> None:
+def test_exactly_the_jobs_whose_task_is_found_are_claimed(names: set[str], waiting: str) -> None:
     """Otherwise a worker would claim a job, set it aside, and claim it again."""
     codes = offered(*sorted(names))
     met = bool(claimable(codes.causes(), [task_cause(waiting)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from poolhand.rules.queue.entry import Timers
 
 
-def test_what_is_due_comes_up_in_the_order_of_its_moments() -> None:
+def test_due_items_are_returned_in_the_order_of_their_times() -> None:
     agenda: Timers[str] = Timers()
     for at, thing in ((3.0, "c"), (1.0, "a"), (2.0, "b"), (9.0, "z")):
         agenda.add(at, thing)
@@ -13,14 +13,14 @@ def test_what_is_due_comes_up_in_the_order_of_its_moments() -> None:
     assert list(agenda) == ["z"]
 
 
-def test_things_of_one_moment_come_up_in_the_order_they_were_added() -> None:
+def test_items_with_equal_times_are_returned_in_the_order_they_were_added() -> None:
     agenda: Timers[str] = Timers()
     for thing in "qwerty":
         agenda.add(1.0, thing)
     assert list(agenda.due(1.0)) == list("qwerty")
 
 
-def test_nothing_comes_up_before_its_moment_or_twice() -> None:
+def test_no_item_is_returned_before_its_time_or_twice() -> None:
     agenda: Timers[str] = Timers()
     agenda.add(2.0, "a")
     assert list(agenda.due(1.999)) == []
@@ -29,7 +29,7 @@ def test_nothing_comes_up_before_its_moment_or_twice() -> None:
     assert len(agenda) == 0
 
 
-def test_a_thing_added_again_moves_to_its_new_moment() -> None:
+def test_an_item_added_again_moves_to_its_new_time() -> None:
     agenda: Timers[str] = Timers()
     agenda.add(1.0, "a")
     agenda.add(5.0, "a")
@@ -40,7 +40,7 @@ def test_a_thing_added_again_moves_to_its_new_moment() -> None:
     assert list(agenda.due(4.5)) == ["a"]
 
 
-def test_what_was_taken_off_never_comes_up() -> None:
+def test_a_removed_item_is_never_returned() -> None:
     agenda: Timers[str] = Timers()
     agenda.add(1.0, "a")
     agenda.add(2.0, "b")
@@ -51,11 +51,11 @@ def test_what_was_taken_off_never_comes_up() -> None:
     assert list(agenda.due(9.0)) == ["b"]
 
 
-def test_an_empty_agenda_has_no_first_moment() -> None:
+def test_empty_timers_have_no_first_time() -> None:
     assert Timers[str]().first() is None
 
 
-def test_arming_and_disarming_for_ever_leaves_the_living_untouched() -> None:
+def test_endless_adds_and_removes_leave_other_timers_unchanged() -> None:
     agenda: Timers[int] = Timers()
     agenda.add(500.5, -1)
     for number in range(1000):
@@ -66,7 +66,7 @@ def test_arming_and_disarming_for_ever_leaves_the_living_untouched() -> None:
     assert list(agenda.due(1000.0)) == [-1]
 
 
-def test_things_may_be_added_while_the_due_ones_are_taken_off() -> None:
+def test_items_may_be_added_while_due_ones_are_returned() -> None:
     agenda: Timers[str] = Timers()
     agenda.add(1.0, "a")
     seen = []

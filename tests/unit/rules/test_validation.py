@@ -26,7 +26,7 @@ ODD_VALUES = [None, True, "1", b"1", [], {}, object(), nan, inf, -inf, 1j]
         (checks.is_amount, [1, 1e-9], [0, 0.0, -1]),
     ],
 )
-def test_a_check_tells_good_values_from_bad_ones(
+def test_each_check_separates_valid_from_invalid_values(
     check: checks.Predicate, good: list[Any], bad: list[Any]
 ) -> None:
     texts = (checks.is_text, checks.is_short, checks.is_name)
@@ -36,7 +36,7 @@ def test_a_check_tells_good_values_from_bad_ones(
 
 
 @pytest.mark.parametrize("check", [checks.is_number, checks.is_seconds, checks.is_amount])
-def test_an_int_that_no_float_can_hold_is_no_number_to_count_with(check: checks.Predicate) -> None:
+def test_an_int_too_large_for_a_float_is_not_a_valid_number(check: checks.Predicate) -> None:
     assert not check(10**400)
 
 
@@ -76,11 +76,11 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
         ("x" * 100_000, None),
     ],
 )
-def test_the_nearest_name_is_the_one_that_was_probably_meant(name: object, near: str) -> None:
+def test_the_nearest_name_is_suggested(name: object, near: str) -> None:
     assert checks.nearest(name, ["retry", "timeout", "Max_Workers"]) == near
 
 
-def test_an_unknown_name_is_told_with_the_nearest_or_with_all() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest_or_with_all() -> None:
     known = ("retry", "timeout")
     assert checks.did_you_mean("rety", known) == "did you mean 'retry'?"
     assert checks.did_you_mean("zzz", iter(known)) == "there are retry, timeout"

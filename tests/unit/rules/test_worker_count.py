@@ -49,28 +49,28 @@ def look(
 # More
 
 
-def test_a_load_above_what_there_is_room_for_calls_a_batch_at_once() -> None:
+def test_a_load_above_the_capacity_starts_a_batch_at_once() -> None:
     step = look(1, demand=11)
     assert (step.wanted, step.why) == (3, "11 jobs, room for 10")
 
 
-def test_a_load_that_just_fits_calls_nobody() -> None:
+def test_a_load_that_just_fits_starts_no_worker() -> None:
     assert look(1, demand=10).wanted == 1
 
 
-def test_no_more_are_called_than_may_be() -> None:
+def test_no_more_workers_are_started_than_the_maximum() -> None:
     assert look(9, demand=1000).wanted == 10
     step = look(10, demand=1000)
     assert (step.wanted, step.why) == (10, "")
 
 
-def test_a_farm_without_workers_calls_some_for_a_single_job() -> None:
+def test_a_farm_without_workers_starts_some_for_a_single_job() -> None:
     settings = replace(SETTINGS, min_workers=0)
     assert look(0, demand=1, queued=1, settings=settings).wanted == 2
     assert look(0, demand=0, settings=settings).wanted == 0
 
 
-def test_jobs_that_wait_while_all_are_busy_call_a_batch_after_a_while() -> None:
+def test_jobs_that_wait_while_all_workers_are_busy_start_a_batch_after_a_while() -> None:
     first = look(2, demand=20, queued=3, all_busy=True)
     assert (first.wanted, first.trend.waiting_since) == (2, 100.0)
     early = look(2, 20, 3, True, first.trend, now=104.9)
@@ -82,7 +82,7 @@ def test_jobs_that_wait_while_all_are_busy_call_a_batch_after_a_while() -> None:
     assert look(4, 20, 3, True, due.trend, now=110.0).wanted == 6
 
 
-def test_a_wait_begins_anew_when_somebody_was_free() -> None:
+def test_the_wait_restarts_when_a_worker_was_free() -> None:
     first = look(2, 20, 3, True)
     free = look(2, 20, 3, False, first.trend, now=103.0)
     assert free.trend.waiting_since is None
@@ -92,7 +92,7 @@ def test_a_wait_begins_anew_when_somebody_was_free() -> None:
 # Fewer
 
 
-def test_a_load_must_be_light_for_a_cooldown_before_one_goes() -> None:
+def test_a_light_load_must_last_for_a_cooldown_before_a_worker_is_retired() -> None:
     first = look(3, demand=0)
     assert (first.wanted, first.trend.light_since) == (3, 100.0)
     assert look(3, 0, trend=first.trend, now=109.9).wanted == 3
@@ -103,12 +103,12 @@ def test_a_load_must_be_light_for_a_cooldown_before_one_goes() -> None:
     assert look(2, 0, trend=step.trend, now=120.0).wanted == 1
 
 
-def test_a_load_is_light_if_it_leaves_room_to_those_who_stay() -> None:
+def test_a_load_is_light_if_the_remaining_workers_have_room() -> None:
     assert look(2, demand=7).trend.light_since == 100.0
     assert look(2, demand=8).trend.light_since is None
 
 
-def test_a_moment_of_load_begins_the_cooldown_anew() -> None:
+def test_a_short_load_restarts_the_cooldown() -> None:
     first = look(3, demand=0)
     busy = look(3, demand=25, trend=first.trend, now=105.0)
     assert busy.trend.light_since is None
@@ -126,13 +126,13 @@ def test_the_least_number_stays_however_long_nothing_is_to_be_done() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "least", "most", "then"), [(1, 3, 5, 3), (9, 1, 4, 4)])
-def test_other_bounds_hold_at_the_next_look(wanted: int, least: int, most: int, then: int) -> None:
+def test_new_bounds_apply_at_the_next_check(wanted: int, least: int, most: int, then: int) -> None:
     settings = replace(SETTINGS, min_workers=least, max_workers=most)
     step = look(wanted, demand=10 * wanted, settings=settings)
     assert (step.wanted, step.why) == (then, f"the bounds are {least} to {most}")
 
 
-def test_who_provides_workers_elsewhere_is_told_how_many_a_load_asks_for() -> None:
+def test_the_wanted_worker_count_of_an_external_farm_follows_the_load() -> None:
     assert [wanted_for(SETTINGS, demand) for demand in (0, 1, 10, 11, 95, 10**6)] == [
         1, 1, 1, 2, 10, 10,
     ]  # fmt: skip
@@ -141,24 +141,24 @@ def test_who_provides_workers_elsewhere_is_told_how_many_a_load_asks_for() -> No
 # The load
 
 
-def test_what_could_run_is_bounded_by_the_cap_of_its_pool() -> None:
+def test_the_runnable_count_is_limited_by_the_cap_of_its_pool() -> None:
     assert runnable(3, 100, None, paused=False) == 103
     assert runnable(3, 100, 5, paused=False) == 5
     assert runnable(3, 1, 5, paused=False) == 4
 
 
-def test_what_runs_counts_even_above_a_cap_that_was_lowered() -> None:
+def test_running_jobs_count_even_above_a_lowered_cap() -> None:
     assert runnable(8, 100, 5, paused=False) == 8
 
 
-def test_what_waits_in_a_paused_pool_calls_nobody() -> None:
+def test_waiting_jobs_of_a_paused_pool_start_no_worker() -> None:
     assert runnable(3, 100, None, paused=True) == 3
 
 
 # Which worker stops
 
 
-def test_who_runs_least_goes_and_of_those_the_youngest() -> None:
+def test_the_least_busy_and_then_the_youngest_workers_are_retired_first() -> None:
     workers = [("old", 0), ("busy", 9), ("young", 0), ("half", 4)]
     assert to_retire(workers, 1) == ["young"]
     assert to_retire(workers, 3) == ["young", "old", "half"]
@@ -207,7 +207,7 @@ def test_a_larger_surge_replaces_several_at_once() -> None:
     assert plan(replace(FOUR, surge=3), 4, Processes(0, leaving=4)) == Plan(start=3, held=1)
 
 
-def test_why_workers_are_not_started_yet_is_said() -> None:
+def test_the_reason_why_workers_are_not_started_yet_is_reported() -> None:
     assert held_text(4, 1, 1, 1) == (
         "1 worker waits to start: at most 5 processes at once (maximum 4 + surge 1), "
         "1 of them is leaving"
@@ -231,12 +231,12 @@ def test_a_pool_behind_its_cap_is_reported_once_until_it_has_been_well_for_long(
     assert (watch.look(["chat"]), watch.look(["chat"])) == ([], ["chat"])
 
 
-def test_a_single_look_at_a_full_cap_is_no_incident() -> None:
+def test_a_single_check_at_a_full_cap_is_not_an_incident() -> None:
     watch = CapWatch()
     assert [watch.look(["chat"] if number % 2 else []) for number in range(20)] == [[]] * 20
 
 
-def test_a_look_while_all_workers_are_busy_ends_the_row() -> None:
+def test_a_check_while_all_workers_are_busy_resets_the_count() -> None:
     watch = CapWatch()
     assert watch.look(["chat"]) == []
     assert [watch.look(["chat"], are_free=False) for _ in range(5)] == [[]] * 5

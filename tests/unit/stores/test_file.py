@@ -106,7 +106,7 @@ def contents(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-async def test_what_was_written_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+async def test_written_data_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         assert await file.write(note("abc")) == 3
         assert file.read(noted) == ["abc"]
@@ -114,7 +114,7 @@ async def test_what_was_written_is_there_when_the_file_is_opened_again(tmp_path:
         assert file.read(noted) == ["abc"]
 
 
-async def test_all_who_wait_share_one_commit_in_their_order(tmp_path: Path) -> None:
+async def test_concurrent_writes_share_one_commit_in_order(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         statements = file.read(traced)
         await asyncio.gather(*[file.write(note(str(number))) for number in range(100)])
@@ -122,7 +122,9 @@ async def test_all_who_wait_share_one_commit_in_their_order(tmp_path: Path) -> N
         assert file.read(noted) == [str(number) for number in range(100)]
 
 
-async def test_what_fails_is_undone_alone_and_told_to_its_caller_alone(tmp_path: Path) -> None:
+async def test_a_failed_write_is_rolled_back_alone_and_raised_to_its_caller_only(
+    tmp_path: Path,
+) -> None:
     def fails(connection: sqlite3.Connection) -> None:
         note("half")(connection)
         raise KeyError("mine")
@@ -138,7 +140,7 @@ async def test_what_fails_is_undone_alone_and_told_to_its_caller_alone(tmp_path:
         assert file.read(noted) == ["a", "b"]
 
 
-async def test_a_fault_in_a_statement_is_no_store_error(tmp_path: Path) -> None:
+async def test_an_error_in_a_statement_is_not_a_store_error(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
             await file.write(lambda connection: connection.execute("DELETE FROM missing"))
@@ -147,7 +149,7 @@ async def test_a_fault_in_a_statement_is_no_store_error(tmp_path: Path) -> None:
         await file.check()
 
 
-async def test_an_exception_that_no_future_takes_is_told_all_the_same(tmp_path: Path) -> None:
+async def test_an_exception_that_a_future_cannot_hold_is_still_raised(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         with pytest.raises(Unavailable, match="StopIteration"):
             await file.write(lambda _: next(iter(())))
@@ -165,7 +167,7 @@ async def test_a_caller_that_was_cancelled_before_the_commit_writes_nothing(tmp_
         assert file.read(noted) == ["here"]
 
 
-async def test_signals_are_told_once_after_the_commit_and_not_for_what_was_undone(
+async def test_signals_are_published_once_after_the_commit_and_not_for_rollbacks(
     tmp_path: Path,
 ) -> None:
     async with notes(tmp_path) as file:
@@ -202,7 +204,7 @@ async def test_signals_are_told_once_after_the_commit_and_not_for_what_was_undon
         end()
 
 
-async def test_a_read_sees_one_moment(tmp_path: Path) -> None:
+async def test_a_read_sees_one_consistent_snapshot(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         other = sqlite3.connect(file.path, isolation_level=None)
 
@@ -216,7 +218,7 @@ async def test_a_read_sees_one_moment(tmp_path: Path) -> None:
         other.close()
 
 
-async def test_a_read_inside_a_write_sees_what_is_being_written(tmp_path: Path) -> None:
+async def test_a_read_inside_a_write_sees_its_changes(tmp_path: Path) -> None:
     def op(connection: sqlite3.Connection) -> list[str]:
         note("new")(connection)
         return file.read(noted)
@@ -225,7 +227,7 @@ async def test_a_read_inside_a_write_sees_what_is_being_written(tmp_path: Path) 
         assert await file.write(op) == ["new"]
 
 
-async def test_a_read_that_writes_is_a_fault_and_writes_nothing(tmp_path: Path) -> None:
+async def test_a_read_that_writes_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         with pytest.raises(AssertionError):
             file.read(note("sly"))
@@ -240,7 +242,7 @@ async def test_a_group_that_changes_nothing_costs_no_write(tmp_path: Path) -> No
         assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-async def test_closing_writes_what_waits_and_refuses_what_comes_later(tmp_path: Path) -> None:
+async def test_closing_finishes_waiting_writes_and_refuses_later_ones(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         lock = hold(file.path)
         waiting = asyncio.create_task(file.write(note("just in time")))
@@ -279,7 +281,7 @@ async def test_a_close_that_was_cancelled_leaves_the_file_open(tmp_path: Path) -
         assert file.read(noted) == ["still open"]
 
 
-async def test_nothing_after_the_commit_fails_those_who_shared_it(
+async def test_an_error_after_the_commit_does_not_fail_its_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -298,7 +300,7 @@ async def test_nothing_after_the_commit_fails_those_who_shared_it(
         await file.check()
 
 
-async def test_a_rollback_that_fails_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_failed_rollback_leaves_no_caller_waiting(tmp_path: Path) -> None:
     def deny(action: int, what: str | None, *_: str | None) -> int:
         undoing = action == sqlite3.SQLITE_TRANSACTION and what == "ROLLBACK"
         committing = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
@@ -319,7 +321,7 @@ async def test_a_rollback_that_fails_leaves_nobody_waiting(tmp_path: Path) -> No
         assert file.read(noted) == ["b"]
 
 
-async def test_a_file_whose_name_is_no_utf_8_is_a_file_like_others(tmp_path: Path) -> None:
+async def test_a_file_name_that_is_not_utf_8_is_supported(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff?%20#.db")
     async with opened(path) as file:
         await file.write(make_notes)
@@ -331,7 +333,7 @@ async def test_a_file_whose_name_is_no_utf_8_is_a_file_like_others(tmp_path: Pat
             assert reader.execute("SELECT * FROM note").fetchall() == [("a",)]
 
 
-async def test_a_write_that_came_before_the_end_is_made(tmp_path: Path) -> None:
+async def test_a_write_issued_before_a_close_is_committed(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         length, _ = await asyncio.gather(file.write(note("abc")), file.close())
         assert length == 3
@@ -339,7 +341,7 @@ async def test_a_write_that_came_before_the_end_is_made(tmp_path: Path) -> None:
         assert file.read(noted) == ["abc"]
 
 
-async def test_who_leaves_works_the_log_off_for_those_who_stay(tmp_path: Path) -> None:
+async def test_closing_a_store_checkpoints_the_wal_for_the_others(tmp_path: Path) -> None:
     async with opened(tmp_path / "a.db") as stays:
         async with notes(tmp_path) as file:
             await file.write(note("abc"))
@@ -348,7 +350,7 @@ async def test_who_leaves_works_the_log_off_for_those_who_stay(tmp_path: Path) -
         assert stays.read(noted) == ["abc"]
 
 
-async def test_a_closed_file_leaves_nothing_but_itself_and_its_locks(tmp_path: Path) -> None:
+async def test_a_closed_store_leaves_only_the_file_and_its_locks(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         await file.write(note("a"))
     assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-lock", "a.db-lock-turn"]
@@ -360,7 +362,7 @@ async def test_all_roads_to_a_file_lead_to_one_lock(tmp_path: Path) -> None:
     assert files[0].path == files[1].path
 
 
-async def test_the_log_is_worked_off_as_it_grows(
+async def test_the_wal_is_checkpointed_as_it_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "WORTH_WHILE", 20)
@@ -372,7 +374,7 @@ async def test_the_log_is_worked_off_as_it_grows(
         assert len(file.read(noted)) == 100
 
 
-async def test_a_log_that_grew_very_large_while_somebody_read_is_made_short(
+async def test_a_wal_that_grew_very_large_during_a_read_is_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "WORTH_WHILE", 20)
@@ -412,7 +414,9 @@ async def test_the_wall_clock_moves_nothing_within_one_boot(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("up", [0.5, 9000.0])
-async def test_after_a_boot_time_goes_on_by_the_wall_clock(tmp_path: Path, up: float) -> None:
+async def test_after_a_boot_store_time_continues_by_the_wall_clock(
+    tmp_path: Path, up: float
+) -> None:
     machine = Machine()
     async with opened(tmp_path / "a.db", machine) as file:
         before = file.now()
@@ -422,7 +426,7 @@ async def test_after_a_boot_time_goes_on_by_the_wall_clock(tmp_path: Path, up: f
         assert file.now() - before == pytest.approx(3600)
 
 
-async def test_after_a_boot_with_a_clock_set_back_no_time_comes_twice(tmp_path: Path) -> None:
+async def test_after_a_boot_with_a_clock_set_back_no_store_time_repeats(tmp_path: Path) -> None:
     machine = Machine()
     async with opened(tmp_path / "a.db", machine) as file:
         machine.wait(100)
@@ -436,7 +440,7 @@ async def test_after_a_boot_with_a_clock_set_back_no_time_comes_twice(tmp_path: 
         assert file.now() == pytest.approx(before + 5)
 
 
-async def test_where_boots_have_no_name_time_still_goes_forward(tmp_path: Path) -> None:
+async def test_without_boot_ids_store_time_still_moves_forward(tmp_path: Path) -> None:
     machine = Machine()
     machine.boot = ""
     async with opened(tmp_path / "a.db", machine) as file:
@@ -460,7 +464,7 @@ def hold(path: str) -> FileLock:
     return lock
 
 
-def test_a_lock_held_too_long_is_told_and_gone_on_from(tmp_path: Path) -> None:
+def test_a_lock_held_too_long_raises_and_later_writes_succeed(tmp_path: Path) -> None:
     async def main(runtime: SeededRuntime) -> list[str]:
         async with opened(tmp_path / "a.db", runtime) as file:
             await file.write(make_notes)
@@ -547,7 +551,7 @@ def test_another_program_that_writes_is_waited_for(tmp_path: Path) -> None:
     assert run_seeded(main, seed=3) == ["foreign", "mine"]
 
 
-async def test_two_on_one_file_see_and_tell_each_other(tmp_path: Path) -> None:
+async def test_two_stores_on_one_file_see_and_notify_each_other(tmp_path: Path) -> None:
     async with notes(tmp_path) as one, opened(tmp_path / "a.db") as other:
         told = asyncio.Event()
         other.subscribe(lambda topic: told.set() if topic == "ready" else None)
@@ -651,7 +655,7 @@ async def test_random_bytes_are_no_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "folder", "pipe"])
-async def test_where_no_store_can_be_no_file_is_made(tmp_path: Path, kind: str) -> None:
+async def test_no_file_is_created_where_no_store_can_be(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.db"
     match kind:
         case "text":
@@ -689,7 +693,9 @@ async def test_a_second_store_on_the_file_keeps_the_locks_of_the_first(
 
 @pytest.mark.parametrize("log", [0, 32, 10**6], ids=["alone", "empty log", "log"])
 @pytest.mark.parametrize("left", [0.3, 0.9])
-async def test_a_file_cut_off_is_damaged(tmp_path: Path, left: float, log: int) -> None:
+async def test_a_truncated_file_is_reported_as_corrupt(
+    tmp_path: Path, left: float, log: int
+) -> None:
     path, cut = tmp_path / "a.db", tmp_path / "b.db"
     whole = await fill(path)
     cut.write_bytes(whole[: int(len(whole) * left)])
@@ -702,7 +708,7 @@ async def test_a_file_cut_off_is_damaged(tmp_path: Path, left: float, log: int) 
     assert ".recover" in str(error)
 
 
-async def test_a_torn_page_is_found_and_what_can_be_read_is_named(tmp_path: Path) -> None:
+async def test_a_torn_page_is_found_and_readable_tables_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     tear(path, await fill(path))
     error = await refused(path)
@@ -714,7 +720,7 @@ async def test_a_torn_page_is_found_and_what_can_be_read_is_named(tmp_path: Path
     assert "Nothing was changed" in text
 
 
-async def test_damage_met_at_work_is_told_to_readers_and_writers(
+async def test_corruption_found_while_running_is_raised_to_readers_and_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As for a file too large to be checked when it is opened.
@@ -730,7 +736,7 @@ async def test_damage_met_at_work_is_told_to_readers_and_writers(
         assert file.read(lambda c: c.execute("SELECT a FROM good").fetchone()) == (1,)
 
 
-async def test_damage_met_in_a_write_is_told_and_the_log_is_kept(
+async def test_corruption_found_in_a_write_is_raised_and_the_wal_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faults, "QUICK_BYTES", 0)
@@ -745,7 +751,7 @@ async def test_damage_met_in_a_write_is_told_and_the_log_is_kept(
     assert (contents(path), contents(log)) == before
 
 
-async def test_a_damaged_file_is_left_with_its_log_as_they_are(tmp_path: Path) -> None:
+async def test_a_corrupt_file_and_its_wal_are_left_unchanged(tmp_path: Path) -> None:
     path, log = tmp_path / "a.db", tmp_path / "a.db-wal"
     whole = await fill(path)
     async with opened(path) as file:
@@ -785,7 +791,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def test_a_folder_in_place_of_the_file_is_no_store(tmp_path: Path) -> None:
+async def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.db").mkdir()
     error = await refused(tmp_path / "a.db")
     assert isinstance(error, Unavailable)
@@ -793,7 +799,7 @@ async def test_a_folder_in_place_of_the_file_is_no_store(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no folder here that nobody may use")
-async def test_a_folder_that_nobody_may_write_to_is_told() -> None:
+async def test_a_folder_without_write_permission_is_reported() -> None:
     error = await refused(Path("/proc/a.db"))
     assert isinstance(error, ReadOnly | Unavailable)
 
@@ -819,7 +825,7 @@ async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(tmp_pa
         await file.write(note("x" * 200_000))
 
 
-async def test_a_log_that_cannot_grow_is_worked_off_and_written_from_its_beginning(
+async def test_a_wal_that_cannot_grow_is_checkpointed_and_restarted(
     tmp_path: Path,
 ) -> None:
     """A disk with space for the file, but not for a longer log, takes more after one refusal."""
@@ -840,7 +846,7 @@ async def test_a_log_that_cannot_grow_is_worked_off_and_written_from_its_beginni
         assert [int(text.split()[0]) for text in file.read(noted)] == list(range(60))
 
 
-async def test_a_disk_that_fills_up_refuses_all_who_share_the_commit(tmp_path: Path) -> None:
+async def test_a_disk_that_fills_up_refuses_every_write_of_the_commit(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         (pages,) = file.read(lambda c: c.execute("PRAGMA page_count").fetchone())
         file.read(lambda c: c.execute(f"PRAGMA max_page_count = {pages + 10}").fetchone())

@@ -77,7 +77,7 @@ def test_waiting_ends_at_its_limit(tmp_path: Path) -> None:
     assert run_seeded(main, seed=1) == pytest.approx(10, abs=0.01)
 
 
-def test_one_who_has_waited_long_goes_before_one_who_comes_again_at_once(tmp_path: Path) -> None:
+def test_a_long_waiter_gets_the_lock_before_one_that_just_released_it(tmp_path: Path) -> None:
     hot, waiting = two_locks(tmp_path)
     clock = Clock()
     patience = patient(clock)
@@ -96,7 +96,7 @@ def test_one_who_has_waited_long_goes_before_one_who_comes_again_at_once(tmp_pat
     waiting.close()
 
 
-def test_one_who_goes_first_but_does_not_go_is_passed_by(tmp_path: Path) -> None:
+def test_a_first_waiter_that_is_stopped_is_overtaken(tmp_path: Path) -> None:
     stopped, other = two_locks(tmp_path)
     clock, later = Clock(), Clock()
     assert other.take(patient())
@@ -113,7 +113,7 @@ def test_one_who_goes_first_but_does_not_go_is_passed_by(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("end", ["limit", "cancel"])
-def test_one_who_gave_up_lets_others_pass(tmp_path: Path, end: str) -> None:
+def test_a_waiter_that_gave_up_lets_others_pass(tmp_path: Path, end: str) -> None:
     async def main(runtime: SeededRuntime) -> None:
         one, other = two_locks(tmp_path)
         assert one.take(patient())
@@ -146,13 +146,13 @@ def test_a_lock_whose_file_was_removed_is_taken_on_the_new_file(tmp_path: Path) 
     other.close()
 
 
-def test_a_lock_that_cannot_be_made_says_what_the_system_said(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_created_raises_the_os_error(tmp_path: Path) -> None:
     lock = FileLock(str(tmp_path / "missing" / "store.db-lock"))
     with pytest.raises(FileNotFoundError):
         lock.take(patient())
 
 
-def test_a_lock_whose_second_file_cannot_be_made_is_not_half_open(tmp_path: Path) -> None:
+def test_a_lock_whose_second_file_cannot_be_created_is_not_left_half_open(tmp_path: Path) -> None:
     lock, other = two_locks(tmp_path)
     turn = tmp_path / "store.db-lock-turn"
     turn.symlink_to(tmp_path / "missing" / "file")
@@ -166,7 +166,7 @@ def test_a_lock_whose_second_file_cannot_be_made_is_not_half_open(tmp_path: Path
     other.close()
 
 
-def test_a_lock_that_cannot_be_looked_after_is_not_held(
+def test_a_lock_whose_file_cannot_be_checked_is_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(path: str) -> os.stat_result:

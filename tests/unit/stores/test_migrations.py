@@ -55,7 +55,7 @@ def test_a_step_that_fails_leaves_nothing_and_can_be_taken_later(
     assert list(applied(connection)) == [1, 2]
 
 
-def test_a_newer_schema_is_refused_and_left_alone(connection: sqlite3.Connection) -> None:
+def test_a_newer_schema_is_refused_and_left_unchanged(connection: sqlite3.Connection) -> None:
     migrate(connection, [FIRST, SECOND], "a.db", AT)
     before = list(connection.iterdump())
     with pytest.raises(SchemaTooNew, match=r"a.db has schema 2, .* up to 1: run the newer version"):
@@ -149,7 +149,7 @@ def test_runs_and_receipts_from_before_the_second_step_are_kept(
         "CREATE TABLE t (a); CREATE INDEX poolhand_jobs_by_id ON t (a)",
     ],
 )
-async def test_a_table_of_another_program_is_left_alone(tmp_path: Path, made: str) -> None:
+async def test_a_table_of_another_program_is_left_unchanged(tmp_path: Path, made: str) -> None:
     path = tmp_path / "theirs.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(made)

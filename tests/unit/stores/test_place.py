@@ -77,7 +77,7 @@ async def test_a_log_that_is_removed_is_noticed_and_loses_nothing(tmp_path: Path
     assert await kept(path) == ["a", "b"]
 
 
-async def test_who_comes_to_a_file_whose_log_was_removed_is_refused(tmp_path: Path) -> None:
+async def test_opening_a_file_whose_wal_was_removed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with opened(path) as store:
         await keep(store, "a")
@@ -88,7 +88,7 @@ async def test_who_comes_to_a_file_whose_log_was_removed_is_refused(tmp_path: Pa
     assert await kept(path) == ["a"]
 
 
-async def test_what_is_left_of_a_crash_without_its_log_is_opened(tmp_path: Path) -> None:
+async def test_a_file_left_by_a_crash_without_its_wal_is_opened(tmp_path: Path) -> None:
     path, crashed = tmp_path / "a.db", tmp_path / "b.db"
     async with opened(path) as store:
         await keep(store, "a")
@@ -139,7 +139,9 @@ async def test_a_backup_newer_than_the_last_checkpoint_is_noticed_or_harmless(
     assert await kept(path) == ["a", "b"]
 
 
-async def test_checkpoints_of_others_and_vacuums_are_no_exchange(tmp_path: Path) -> None:
+async def test_checkpoints_of_other_processes_and_vacuums_are_not_a_replaced_file(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.db"
     async with opened(path) as store, opened(path) as other:
         for number in range(5):
@@ -185,7 +187,7 @@ with open(path + "-wal", "rb") as log, open(path, "r+b") as file:
 """
 
 
-async def test_an_exchange_after_a_checkpoint_that_died_is_noticed(tmp_path: Path) -> None:
+async def test_a_file_replaced_after_an_interrupted_checkpoint_is_detected(tmp_path: Path) -> None:
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
     async with opened(path) as store:
         await keep(store, "a")
@@ -201,7 +203,7 @@ async def test_an_exchange_after_a_checkpoint_that_died_is_noticed(tmp_path: Pat
     assert await kept(path) == ["a"]
 
 
-async def test_an_older_content_is_put_back_while_nothing_is_open(tmp_path: Path) -> None:
+async def test_a_backup_can_be_restored_while_the_file_is_not_open(tmp_path: Path) -> None:
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
     async with opened(path) as store:
         await keep(store, "a")
@@ -224,7 +226,7 @@ async def test_an_older_content_is_put_back_while_nothing_is_open(tmp_path: Path
     assert await kept(path) == ["a", "b", "e", "f"]
 
 
-async def test_a_log_of_which_no_copy_can_be_kept_is_not_emptied(tmp_path: Path) -> None:
+async def test_a_wal_that_cannot_be_copied_is_not_emptied(tmp_path: Path) -> None:
     path, backup = tmp_path / "a.db", tmp_path / "backup.db"
     async with opened(path) as store:
         await keep(store, "a")

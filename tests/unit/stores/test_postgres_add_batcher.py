@@ -37,7 +37,7 @@ class Slow:
         return await asyncio.gather(*map(self.together.ask, lots), return_exceptions=True)
 
 
-async def test_what_comes_while_one_is_on_its_way_goes_together() -> None:
+async def test_calls_made_while_a_batch_is_in_flight_share_the_next() -> None:
     slow = Slow()
     slow.let.clear()
     first = asyncio.create_task(slow.together.ask([1]))
@@ -50,7 +50,7 @@ async def test_what_comes_while_one_is_on_its_way_goes_together() -> None:
     assert slow.lots == [[1], [2, 3, 4]]
 
 
-async def test_never_too_many_go_at_once() -> None:
+async def test_a_batch_never_exceeds_its_limit() -> None:
     slow = Slow()
     lots = [[number] * 1000 for number in range(12)]
     answers = await slow.ask(*lots)
@@ -59,14 +59,16 @@ async def test_never_too_many_go_at_once() -> None:
 
 
 @pytest.mark.parametrize(("bad", "kind"), [(-1, ValueError), (-2, Conflict)])
-async def test_the_fault_of_one_is_not_that_of_others(bad: int, kind: type[Exception]) -> None:
+async def test_the_error_of_one_call_does_not_affect_others_of_its_batch(
+    bad: int, kind: type[Exception]
+) -> None:
     slow = Slow()
     one, two, three = await slow.ask([1], [2, bad], [3])
     assert (one, three) == ([2], [6])
     assert isinstance(two, kind)
 
 
-async def test_a_store_that_does_not_answer_is_told_to_all_and_not_asked_again() -> None:
+async def test_unavailable_is_raised_to_the_whole_batch_without_a_retry() -> None:
     slow = Slow()
     answers = await slow.ask([1], [-3], [3])
     assert [type(answer) for answer in answers] == [Unavailable] * 3
@@ -74,7 +76,7 @@ async def test_a_store_that_does_not_answer_is_told_to_all_and_not_asked_again()
     assert await slow.ask([5]) == [[10]]
 
 
-async def test_who_leaves_before_it_went_takes_its_things_along() -> None:
+async def test_a_call_cancelled_before_its_batch_is_sent_is_removed() -> None:
     slow = Slow()
     slow.let.clear()
     first = asyncio.create_task(slow.together.ask([1]))
@@ -90,7 +92,7 @@ async def test_who_leaves_before_it_went_takes_its_things_along() -> None:
     assert slow.lots == [[1], [3]]
 
 
-async def test_who_leaves_while_it_goes_disturbs_nobody() -> None:
+async def test_a_call_cancelled_in_flight_does_not_affect_others() -> None:
     slow = Slow()
     slow.let.clear()
     callers = [asyncio.create_task(slow.together.ask([number])) for number in range(3)]
@@ -102,7 +104,7 @@ async def test_who_leaves_while_it_goes_disturbs_nobody() -> None:
     assert await callers[2] == [4]
 
 
-def test_it_can_be_used_by_one_loop_after_the_other() -> None:
+def test_a_batcher_can_be_used_on_one_loop_after_another() -> None:
     slow: list[Slow] = []
 
     async def main() -> list[int]:

@@ -25,7 +25,7 @@ def test_without_options_there_is_one_schema_and_a_few_connections() -> None:
 
 
 @pytest.mark.parametrize("escaped", [False, True])
-def test_the_way_round_a_pooler_is_a_url_of_its_own(escaped: bool) -> None:
+def test_the_listen_url_that_bypasses_a_pooler_is_a_separate_url(escaped: bool) -> None:
     way = "postgresql://me:secret@server:5432/db"
     given = "postgresql%3A%2F%2Fme%3Asecret%40server%3A5432%2Fdb" if escaped else way
     assert address_of(f"postgresql://h/db?listen={given}").listen == way
@@ -44,7 +44,7 @@ def test_the_way_round_a_pooler_is_a_url_of_its_own(escaped: bool) -> None:
         ("postgresql://h/my%20db", "postgresql://h/my db"),
     ],
 )
-def test_a_place_is_shown_without_who_comes_there(url: str, shown: str) -> None:
+def test_an_address_is_shown_without_user_and_password(url: str, shown: str) -> None:
     found = address_of(url)
     assert found.shown == shown
     assert repr(found) == f"<Address {shown}>"
@@ -85,7 +85,7 @@ WHERE, MARK = "no host with a port", "%3A %2F %3F %23"
     ],
     ids=ascii,
 )
-def test_what_is_wrong_is_told_with_what_to_write_and_no_secret(url: str, said: str) -> None:
+def test_an_invalid_url_is_reported_with_the_fix_and_without_a_secret(url: str, said: str) -> None:
     with pytest.raises(UsageError) as raised:
         address_of(url)
     error: BaseException | None = raised.value
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_told_with_what_to_write_and_no_secret(url: str, said: 
         error = None if error.__suppress_context__ else error.__context__
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_of_a_url_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match=r"shema.*pooler=.*connections=.*schema="):
         address_of("postgresql://h/db?shema=x&pooler=x&connections=x&schema=")
 

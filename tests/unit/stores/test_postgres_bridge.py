@@ -17,7 +17,7 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-async def test_what_is_waited_for_comes_back_in_the_middle_of_a_call() -> None:
+async def test_wait_returns_a_value_in_the_middle_of_a_sync_call() -> None:
     def ask() -> list[int]:
         return [wait(double(number)) for number in range(3)]
 
@@ -28,7 +28,7 @@ async def test_a_call_that_waits_for_nothing_is_only_called() -> None:
     assert await run(lambda: 7) == 7
 
 
-async def test_an_error_arises_where_it_was_waited_for() -> None:
+async def test_an_error_is_raised_at_its_wait() -> None:
     async def fail() -> None:
         raise LookupError("not there")
 
@@ -44,7 +44,7 @@ async def test_an_error_arises_where_it_was_waited_for() -> None:
         await run(lambda: wait(fail()))
 
 
-async def test_an_error_of_the_call_is_raised_to_who_runs_it() -> None:
+async def test_an_error_of_the_call_is_raised_to_its_caller() -> None:
     def ask() -> None:
         wait(double(1))
         raise KeyError("own")
@@ -53,7 +53,7 @@ async def test_an_error_of_the_call_is_raised_to_who_runs_it() -> None:
         await run(ask)
 
 
-async def test_a_cancellation_goes_through_the_call() -> None:
+async def test_a_cancellation_is_raised_inside_the_call() -> None:
     seen, waits = [], asyncio.Event()
 
     async def never() -> None:
@@ -74,7 +74,7 @@ async def test_a_cancellation_goes_through_the_call() -> None:
     assert seen == ["left"]
 
 
-async def test_many_calls_wait_side_by_side() -> None:
+async def test_many_calls_wait_concurrently() -> None:
     both = asyncio.Barrier(2)
 
     async def meet(number: int) -> int:
@@ -89,6 +89,6 @@ async def test_many_calls_wait_side_by_side() -> None:
     assert (one, two) == ([1] * 3, [2] * 3)
 
 
-async def test_a_call_sees_the_context_of_who_runs_it() -> None:
+async def test_a_call_sees_the_context_of_its_caller() -> None:
     word.set("here")
     assert await run(word.get) == "here"

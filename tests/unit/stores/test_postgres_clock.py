@@ -64,7 +64,7 @@ def test_a_step_is_taken_off_once_for_all(by: float) -> None:
     assert world.skew == 0.0
 
 
-def test_small_steps_and_clocks_that_drift_apart_are_followed() -> None:
+def test_small_steps_and_clock_drift_are_followed() -> None:
     world = World()
     one = world.process()
     one.now()
@@ -75,7 +75,7 @@ def test_small_steps_and_clocks_that_drift_apart_are_followed() -> None:
     assert world.skew == 0.0
 
 
-def test_an_answer_that_was_long_on_its_way_is_no_step() -> None:
+def test_a_slow_answer_is_not_mistaken_for_a_clock_step() -> None:
     world = World()
     one = world.process()
     for took in (0.0, 9.0, 0.0, 9.0, 0.1):
@@ -83,7 +83,7 @@ def test_an_answer_that_was_long_on_its_way_is_no_step() -> None:
     assert world.skew == 0.0
 
 
-def test_a_step_is_noticed_though_answers_are_slow() -> None:
+def test_a_clock_step_is_detected_even_with_slow_answers() -> None:
     world = World()
     one = world.process()
     one.now(took=1.0)
@@ -92,7 +92,7 @@ def test_a_step_is_noticed_though_answers_are_slow() -> None:
     assert world.skew == pytest.approx(HOUR, abs=1.0)
 
 
-def test_who_was_held_up_is_put_right_by_those_who_were_not() -> None:
+def test_a_suspended_process_is_corrected_by_the_others() -> None:
     world = World()
     held_up, other = world.process(), world.process()
     held_up.now()
@@ -106,7 +106,7 @@ def test_who_was_held_up_is_put_right_by_those_who_were_not() -> None:
     assert world.skew == 0.0
 
 
-def test_who_has_just_come_takes_no_step_back_that_somebody_else_wrote_down() -> None:
+def test_a_new_process_does_not_undo_a_recorded_clock_step() -> None:
     world = World()
     old = world.process()
     old.now()
@@ -162,7 +162,7 @@ async def promote(store: PostgresStore, id: str) -> None:
 
 @pytest.mark.parametrize("act", [add_in_a_transaction, put, promote])
 @pytest.mark.parametrize("ahead", [2 * HOUR, -2 * HOUR], ids=["ahead", "back"])
-async def test_whoever_sees_a_step_first_moves_the_time_of_the_store_back(
+async def test_the_first_process_to_see_a_clock_step_corrects_the_store_time(
     schema: str, ahead: float, act: Callable[[PostgresStore, str], Awaitable[None]]
 ) -> None:
     runtime = Shifted()

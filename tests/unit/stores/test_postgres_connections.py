@@ -97,12 +97,12 @@ def age(link: ServerConnection) -> None:
     link._idle = [(connection, 0.0) for connection, _ in link._idle]
 
 
-async def test_a_connection_is_used_again(database: str) -> None:
+async def test_a_connection_is_reused(database: str) -> None:
     async with opened(database) as link:
         assert await pid(link) == await pid(link)
 
 
-async def test_at_most_so_many_connections_are_lent_at_a_time(
+async def test_at_most_the_configured_number_of_connections_is_lent(
     database: str, outside: Outside
 ) -> None:
     async with opened(database, connections=3) as link, AsyncExitStack() as lent:
@@ -123,7 +123,7 @@ async def pid_of_others(outside: Outside) -> None:
         await outside.count()
 
 
-async def test_one_that_the_server_ended_while_it_was_idle_is_replaced_unseen(
+async def test_an_idle_connection_ended_by_the_server_is_replaced_silently(
     database: str, outside: Outside
 ) -> None:
     async with opened(database) as link:
@@ -135,7 +135,7 @@ async def test_one_that_the_server_ended_while_it_was_idle_is_replaced_unseen(
 
 
 @pytest.mark.slow
-async def test_a_restart_of_the_server_is_not_seen_by_who_comes_after_it(
+async def test_a_server_restart_is_invisible_to_later_callers(
     own_postgres: PostgresServer,
 ) -> None:
     async with opened(own_postgres.url) as link:
@@ -160,7 +160,7 @@ async def test_connections_that_died_without_a_word_while_idle_are_replaced(
         proxy.mend()
 
 
-async def test_who_is_cancelled_leaves_nothing_on_the_server(
+async def test_a_cancelled_caller_leaves_nothing_on_the_server(
     database: str, outside: Outside
 ) -> None:
     async with opened(database, connections=2) as link:
@@ -209,7 +209,7 @@ async def test_a_thousand_cancelled_callers_leave_no_task_no_file_and_no_connect
     await outside.wait_for(0)
 
 
-async def test_one_that_was_left_in_a_transaction_is_not_lent_again(
+async def test_a_connection_left_in_a_transaction_is_not_lent_again(
     database: str, outside: Outside
 ) -> None:
     async with opened(database, connections=1) as link:
@@ -232,7 +232,7 @@ async def test_an_error_in_a_statement_does_not_cost_the_connection(database: st
         assert await pid(link) == first
 
 
-async def test_where_others_have_all_connections_ours_are_shared(
+async def test_when_the_server_has_no_free_connections_ours_are_shared(
     own_postgres: PostgresServer,
 ) -> None:
     url = own_postgres.database()
@@ -246,7 +246,7 @@ async def test_where_others_have_all_connections_ours_are_shared(
         assert len(set(pids)) == 2
 
 
-async def test_who_finds_no_connection_left_is_told_what_to_do(
+async def test_a_server_without_free_connections_is_reported_with_the_fix(
     own_postgres: PostgresServer,
 ) -> None:
     await asyncio.to_thread(own_postgres.query, "CREATE ROLE plain LOGIN CONNECTION LIMIT 1")
@@ -281,7 +281,7 @@ def test_a_link_can_be_used_by_one_loop_after_the_other(database: str) -> None:
     asyncio.run(main())
 
 
-async def test_closing_ends_what_is_under_way_and_turns_away_who_waits(
+async def test_closing_ends_running_calls_and_refuses_waiting_ones(
     database: str, outside: Outside
 ) -> None:
     async with opened(database, connections=1) as link:
@@ -297,7 +297,7 @@ async def test_closing_ends_what_is_under_way_and_turns_away_who_waits(
         await outside.wait_for(0)
 
 
-async def test_work_that_is_nearly_done_when_it_is_closed_is_done(database: str) -> None:
+async def test_a_call_that_is_nearly_finished_at_close_is_finished(database: str) -> None:
     async with opened(database) as link:
 
         async def work() -> str:
@@ -312,7 +312,7 @@ async def test_work_that_is_nearly_done_when_it_is_closed_is_done(database: str)
         assert await task == "SELECT 1"
 
 
-async def test_a_fork_is_told_to_open_a_store_of_its_own(database: str) -> None:
+async def test_a_forked_process_is_refused_and_must_open_its_own_store(database: str) -> None:
     async with opened(database) as link:
         first = await pid(link)
         told = in_a_fork(lambda: trying(link))
@@ -321,7 +321,7 @@ async def test_a_fork_is_told_to_open_a_store_of_its_own(database: str) -> None:
         assert await pid(link) == first
 
 
-async def test_a_fork_that_closes_takes_nothing_from_its_parent(database: str) -> None:
+async def test_a_forked_process_that_closes_does_not_affect_its_parent(database: str) -> None:
     async with opened(database) as link:
         async with link.lend() as connection:
             assert in_a_fork(link.close) == ""
@@ -391,53 +391,53 @@ async def test_the_right_password_opens(guarded: str) -> None:
         assert await pid(link) > 0
 
 
-async def test_a_wrong_password_is_told_without_it(guarded: str) -> None:
+async def test_a_wrong_password_is_reported_without_showing_it(guarded: str) -> None:
     told = await failure(f"postgresql://guarded:not-{PASSWORD}{guarded}")
     assert "Unavailable: postgresql://127.0.0.1" in told
     assert 'password authentication failed for user "guarded"' in told
     assert "check the user and the password" in told
 
 
-async def test_a_server_that_wants_tls_is_told_of(guarded: str) -> None:
+async def test_a_server_that_requires_tls_is_reported(guarded: str) -> None:
     told = await failure(f"postgresql://shielded:{PASSWORD}{guarded}?sslmode=disable")
     assert "pg_hba.conf" in told
     assert "add sslmode=require" in told
 
 
-async def test_a_server_without_tls_is_told_of(guarded: str) -> None:
+async def test_a_server_without_tls_is_reported(guarded: str) -> None:
     told = await failure(f"postgresql://guarded:{PASSWORD}{guarded}?sslmode=require")
     assert "rejected SSL upgrade: turn TLS on there, or change sslmode" in told
 
 
-async def test_an_unknown_sslmode_is_a_fault_of_the_url(guarded: str) -> None:
+async def test_an_unknown_sslmode_is_reported_as_a_url_error(guarded: str) -> None:
     told = await failure(f"postgresql://guarded:{PASSWORD}{guarded}?sslmode=perhaps")
     assert told.startswith("UsageError: store: ")
     assert "check the options after the ?" in told
 
 
-async def test_a_setting_that_the_server_does_not_know_is_a_fault_of_the_url(guarded: str) -> None:
+async def test_a_setting_unknown_to_the_server_is_reported_as_a_url_error(guarded: str) -> None:
     told = await failure(f"postgresql://guarded:{PASSWORD}{guarded}?no_such_setting=1")
     assert told.startswith("UsageError: store: ")
 
 
-async def test_a_database_that_is_not_there_is_told_of(postgres: PostgresServer) -> None:
+async def test_an_unknown_database_is_reported(postgres: PostgresServer) -> None:
     told = await failure(postgres.url.removesuffix("poolhand") + "nowhere")
     assert 'database "nowhere" does not exist: make it with createdb' in told
 
 
-async def test_a_host_that_nobody_knows_is_told_of() -> None:
+async def test_an_unknown_host_is_reported() -> None:
     told = await failure(f"postgresql://me:{PASSWORD}@no-such-host.invalid/jobs")
     assert "Unavailable: postgresql://no-such-host.invalid/jobs: " in told
     assert "no such host is known; check the URL" in told
 
 
-async def test_a_port_that_nobody_listens_on_is_told_of(proxy: Proxy, database: str) -> None:
+async def test_a_closed_port_is_reported(proxy: Proxy, database: str) -> None:
     proxy.refuse()
     told = await failure(proxy.through(database).replace("poolhand@", f"me:{PASSWORD}@"))
     assert "it cannot be reached; start it, or check host and port in the URL" in told
 
 
-async def test_a_server_that_hangs_up_is_told_of(proxy: Proxy, database: str) -> None:
+async def test_a_server_that_hangs_up_is_reported(proxy: Proxy, database: str) -> None:
     proxy.refuse(accepts=True)
     assert "Unavailable: " in await failure(proxy.through(database))
 
@@ -460,6 +460,6 @@ async def test_a_unix_socket_leads_to_the_server(postgres: PostgresServer) -> No
         assert await pid(link) > 0
 
 
-async def test_a_unix_socket_that_is_not_there_is_told_of() -> None:
+async def test_a_missing_unix_socket_is_reported() -> None:
     told = await failure(f"postgresql://me:{PASSWORD}@/jobs?host=/nowhere")
     assert "it cannot be reached; start it, or check host and port" in told

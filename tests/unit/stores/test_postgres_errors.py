@@ -45,7 +45,7 @@ def of_server(state: str, text: str = "some words") -> asyncpg.PostgresError:
         ("22003", UsageError),
     ],
 )
-def test_a_state_of_the_server_has_a_meaning(state: str, kind: type[PoolhandError]) -> None:
+def test_each_sqlstate_maps_to_an_error(state: str, kind: type[PoolhandError]) -> None:
     told = faults.translate(of_server(state), WHERE)
     assert type(told) is kind
     assert "some words" in str(told)
@@ -59,9 +59,7 @@ def test_a_state_of_the_server_has_a_meaning(state: str, kind: type[PoolhandErro
         ("08P01", "bind message supplies 1 parameters, but prepared statement requires 2"),
     ],
 )
-def test_what_was_prepared_elsewhere_means_a_pooler_that_was_not_named(
-    state: str, text: str
-) -> None:
+def test_a_prepared_statement_error_is_reported_as_an_unnamed_pooler(state: str, text: str) -> None:
     error = of_server(state, text)
     told = faults.translate(error, WHERE)
     assert type(told) is Unavailable
@@ -69,7 +67,7 @@ def test_what_was_prepared_elsewhere_means_a_pooler_that_was_not_named(
     assert "?pooler=transaction" in str(told)
 
 
-def test_an_id_that_is_known_is_a_conflict() -> None:
+def test_a_known_id_is_a_conflict() -> None:
     error = asyncpg.PostgresError.new(
         {"S": "ERROR", "C": "23505", "M": "twice", "n": faults.KNOWN_ID}
     )
@@ -92,7 +90,7 @@ def test_an_id_that_is_known_is_a_conflict() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else value.__name__,
 )
-def test_no_error_of_the_driver_or_of_the_way_gets_out(
+def test_every_driver_or_network_error_is_translated(
     error: Exception, kind: type[PoolhandError]
 ) -> None:
     assert type(faults.translate(error, WHERE)) is kind
@@ -103,7 +101,7 @@ def test_an_error_of_our_own_code_is_not_hidden() -> None:
     assert faults.translate(error, WHERE) is error
 
 
-def test_what_passes_is_not_what_cuts() -> None:
+def test_transient_errors_are_distinct_from_lost_connections() -> None:
     passing = [of_server(state) for state in ("40001", "40P01", "55P03")]
     passing.append(asyncpg.InvalidCachedStatementError("cached plan must not change"))
     cut = [of_server(state) for state in ("57P01", "57P02", "57P03", "57P05", "08003", "25P03")]

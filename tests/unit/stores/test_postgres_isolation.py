@@ -71,7 +71,7 @@ async def one_behind_the_other(
         await outside.close()
 
 
-async def test_a_turn_that_comes_while_its_session_is_freed_is_not_left_behind(
+async def test_a_turn_added_while_its_session_is_released_is_not_left_blocked(
     strict: str,
 ) -> None:
     async with crew(strict, 2) as (one, other):
@@ -127,7 +127,7 @@ async def test_every_turn_of_mixed_pools_gets_its_outcome(strict: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["read_committed", "repeatable_read", "serializable"])
-async def test_jobs_come_with_a_transaction_of_the_user_at_its_own_level(
+async def test_jobs_submitted_in_user_transactions_of_any_isolation_level_run(
     database: str, level: str
 ) -> None:
     """Several users at once, each in a transaction that began before the jobs of the others ran."""

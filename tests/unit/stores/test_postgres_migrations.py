@@ -79,7 +79,7 @@ async def test_missing_steps_are_taken_in_order_and_noted(schema: str) -> None:
     assert rows == [(1, "first", AT.isoformat()), (2, "second", AT.isoformat())]
 
 
-async def test_a_step_that_fails_half_way_leaves_nothing_and_can_be_taken_later(
+async def test_a_step_that_fails_halfway_leaves_nothing_and_can_be_applied_later(
     schema: str,
 ) -> None:
     with pytest.raises(asyncpg.UndefinedTableError):
@@ -88,7 +88,7 @@ async def test_a_step_that_fails_half_way_leaves_nothing_and_can_be_taken_later(
     assert await take(schema, FIRST, SECOND) == 2
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(schema: str) -> None:
+async def test_a_newer_schema_is_refused_and_left_unchanged(schema: str) -> None:
     await take(schema, FIRST, SECOND)
     with pytest.raises(SchemaTooNew, match=r"has schema 2, .* up to 1: run the newer version"):
         await take(schema, FIRST)
@@ -96,14 +96,14 @@ async def test_a_newer_schema_is_refused_and_left_alone(schema: str) -> None:
     assert len(await ask(schema, "SELECT 1 FROM poolhand_schema")) == 2
 
 
-async def test_a_step_that_was_changed_is_told_of(schema: str) -> None:
+async def test_a_changed_step_is_reported(schema: str) -> None:
     await take(schema, FIRST)
     with pytest.raises(Corrupt, match=r"step 1 \(first\) of its schema is not the one"):
         await take(schema, OTHER, SECOND)
     assert await tables(schema) == ["poolhand_one", "poolhand_schema"]
 
 
-async def test_a_step_that_is_missing_in_between_is_told_of(schema: str) -> None:
+async def test_a_missing_step_in_between_is_reported(schema: str) -> None:
     await take(schema, FIRST, ADDS)
     await ask(schema, "DELETE FROM poolhand_schema WHERE number = 1")
     with pytest.raises(Corrupt, match="lacks step 1"):
@@ -135,11 +135,13 @@ async def test_a_store_is_no_older_than_its_own_schema(schema: str) -> None:
     ],
     ids=["silent", "told", "later", "unclear"],
 )
-def test_a_step_says_in_its_first_line_who_can_go_on(text: str, oldest: int) -> None:
+def test_the_first_line_of_a_step_names_the_oldest_compatible_version(
+    text: str, oldest: int
+) -> None:
     assert Migration(5, "name", text).compatible == oldest
 
 
-async def test_older_code_opens_what_newer_code_has_only_added_to(schema: str) -> None:
+async def test_older_code_opens_a_schema_with_compatible_newer_steps(schema: str) -> None:
     await take(schema, FIRST, ADDS)
     assert await take(schema, FIRST) == 0
     await take(schema, FIRST, ADDS, ADDS_MORE)
@@ -152,7 +154,7 @@ async def test_every_step_beyond_has_to_allow_it(schema: str) -> None:
         await take(schema, FIRST)
 
 
-async def test_older_code_still_looks_whether_its_own_steps_are_the_same(schema: str) -> None:
+async def test_older_code_still_checks_its_own_steps(schema: str) -> None:
     await take(schema, FIRST, ADDS)
     with pytest.raises(Corrupt):
         await take(schema, OTHER)
@@ -214,7 +216,7 @@ async def declare(hand: Hand) -> None:
     await hand.store.declare(spec("fair", queue=fair_round_robin()))
 
 
-async def test_a_store_that_is_open_goes_on_when_a_newer_version_adds_to_its_tables(
+async def test_an_open_store_continues_when_a_newer_version_adds_to_its_tables(
     schema: str,
 ) -> None:
     async with opened(schema) as hand:
@@ -281,7 +283,7 @@ def test_many_processes_may_open_an_empty_schema_at_once(schema: str) -> None:
     assert len(asyncio.run(ask(schema, "SELECT 1 FROM poolhand_jobs"))) == many
 
 
-async def test_who_may_not_make_tables_is_told_what_to_do(
+async def test_a_user_without_the_right_to_create_tables_gets_an_error_with_the_fix(
     postgres: PostgresServer, database: str
 ) -> None:
     postgres.query("DROP ROLE IF EXISTS guest; ")
@@ -295,7 +297,7 @@ async def test_who_may_not_make_tables_is_told_what_to_do(
     assert await tables(database) == []
 
 
-async def test_who_may_only_use_the_tables_can_open_them(
+async def test_a_user_who_may_only_use_the_tables_can_open_them(
     postgres: PostgresServer, database: str
 ) -> None:
     async with opened(database) as hand:
@@ -315,7 +317,7 @@ async def test_who_may_only_use_the_tables_can_open_them(
     ["Größe", 'with "quotes"', "with space; --", "select", "x" * 63, "poolhand_", "UPPER"],
     ids=["accents", "quotes", "marks", "keyword", "long", "prefix", "upper"],
 )
-async def test_any_name_of_a_schema_will_do(database: str, name: str) -> None:
+async def test_any_schema_name_is_supported(database: str, name: str) -> None:
     url = f"{database}?schema={quote(name)}"
     async with opened(url) as hand:
         await declare(hand)
@@ -325,7 +327,7 @@ async def test_any_name_of_a_schema_will_do(database: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("made", ["TABLE poolhand_jobs (a int)", "SEQUENCE poolhand_job_numbers"])
-async def test_a_table_of_another_program_is_left_alone(database: str, made: str) -> None:
+async def test_a_table_of_another_program_is_left_unchanged(database: str, made: str) -> None:
     await ask(database, f"CREATE {made}")
     store = PostgresStore(database, Runtime())
     with pytest.raises(Corrupt) as caught:

@@ -47,7 +47,7 @@ async def hear(ear: Ear, topic: str) -> None:
             await ear._news.wait()
 
 
-async def test_what_one_tells_all_hear_and_itself_only_once(database: str) -> None:
+async def test_a_published_topic_reaches_every_subscriber_once(database: str) -> None:
     async with opened(database) as (one, own), opened(database) as (_, other):
         one.publish("word")
         await hear(other, "word")
@@ -56,7 +56,7 @@ async def test_what_one_tells_all_hear_and_itself_only_once(database: str) -> No
         assert own.heard == ["word", "last"]
 
 
-async def test_signals_are_heard_from_when_it_is_open(database: str) -> None:
+async def test_notifications_are_received_from_open_on(database: str) -> None:
     async with opened(database) as (_, ear):
         outside: Any = await asyncpg.connect(database)
         signals = PostgresSignals(address_of(database), Runtime())
@@ -65,7 +65,7 @@ async def test_signals_are_heard_from_when_it_is_open(database: str) -> None:
         await outside.close()
 
 
-async def test_schemas_of_one_database_do_not_hear_each_other(database: str) -> None:
+async def test_schemas_of_one_database_do_not_receive_topics_of_each_other(database: str) -> None:
     async with (
         opened(f"{database}?schema=one") as (one, _),
         opened(f"{database}?schema=two") as (two, other),
@@ -80,7 +80,7 @@ async def test_schemas_of_one_database_do_not_hear_each_other(database: str) -> 
         assert other.heard == third.heard == ["word", "last"]
 
 
-async def test_everything_is_told_however_much_it_is(database: str) -> None:
+async def test_every_topic_is_delivered_however_many_there_are(database: str) -> None:
     topics = [f"{number:05}".ljust(200, "é") for number in range(100)]
     async with opened(database) as (one, _), opened(database) as (_, other):
         for topic in topics:
@@ -89,7 +89,7 @@ async def test_everything_is_told_however_much_it_is(database: str) -> None:
         assert other.heard == topics
 
 
-async def test_what_no_message_can_carry_does_no_harm(database: str) -> None:
+async def test_a_topic_that_no_message_can_carry_is_dropped_or_cleaned(database: str) -> None:
     async with opened(database) as (one, own), opened(database) as (_, other):
         for topic in ("x" * (LONGEST + 1), "nul\0", "\ud800", ""):
             one.publish(topic)
@@ -100,7 +100,7 @@ async def test_what_no_message_can_carry_does_no_harm(database: str) -> None:
 
 
 @pytest.mark.parametrize("message", ["", "x", "\\n\\n", "y\\nmark", "{}", "\\n"])
-async def test_what_others_send_does_no_harm(database: str, message: str) -> None:
+async def test_foreign_notifications_are_harmless(database: str, message: str) -> None:
     async with opened(database) as (signals, ear), opened(database) as (other, _):
         outside: Any = await asyncpg.connect(database)
         await outside.execute(f"NOTIFY {signals.channel}, E'{message}'")
@@ -110,7 +110,7 @@ async def test_what_others_send_does_no_harm(database: str, message: str) -> Non
         assert set(ear.heard) <= {"mark", "word"}
 
 
-async def test_a_connection_that_is_ended_is_made_again_and_anything_may_have_happened(
+async def test_a_lost_connection_is_reopened_and_publishes_every_topic(
     database: str,
 ) -> None:
     async with opened(database) as (signals, ear):
@@ -132,7 +132,7 @@ async def end_others(outside: Any) -> int:
 
 
 @pytest.mark.slow
-async def test_after_a_restart_of_the_server_everybody_hears_again(
+async def test_after_a_server_restart_every_subscriber_receives_again(
     own_postgres: PostgresServer,
 ) -> None:
     url = own_postgres.url
@@ -145,7 +145,7 @@ async def test_after_a_restart_of_the_server_everybody_hears_again(
 
 
 @pytest.mark.slow
-async def test_a_connection_that_died_without_a_word_is_noticed(
+async def test_a_silently_dead_connection_is_detected(
     database: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert postgres_signals.PING_EVERY + postgres_signals.PING_SECONDS < NOTICED_WITHIN
@@ -160,7 +160,9 @@ async def test_a_connection_that_died_without_a_word_is_noticed(
         proxy.mend()
 
 
-async def test_publishing_waits_for_nobody_and_harms_nobody(database: str, proxy: Proxy) -> None:
+async def test_publishing_without_a_server_neither_blocks_nor_raises(
+    database: str, proxy: Proxy
+) -> None:
     async with opened(proxy.through(database)) as (signals, ear):
         proxy.refuse()
         proxy.cut()
@@ -170,9 +172,7 @@ async def test_publishing_waits_for_nobody_and_harms_nobody(database: str, proxy
         assert len([topic for topic in ear.heard if topic.startswith("word")]) == 1000
 
 
-async def test_a_server_that_cannot_be_reached_keeps_nobody_from_opening(
-    database: str, proxy: Proxy
-) -> None:
+async def test_an_unreachable_server_does_not_prevent_opening(database: str, proxy: Proxy) -> None:
     proxy.refuse()
     async with opened(proxy.through(database)) as (_, ear):
         proxy.mend()
@@ -180,7 +180,7 @@ async def test_a_server_that_cannot_be_reached_keeps_nobody_from_opening(
 
 
 @pytest.mark.slow
-async def test_a_server_that_does_not_answer_keeps_nobody_from_opening(
+async def test_a_server_that_does_not_answer_does_not_prevent_opening(
     database: str, proxy: Proxy
 ) -> None:
     proxy.half_open(new=True)
@@ -220,7 +220,7 @@ def test_signals_can_be_opened_by_one_loop_after_the_other(database: str) -> Non
     assert heard == ["first", "second"]
 
 
-async def test_through_a_pooler_it_tells_and_hears_only_past_it(database: str) -> None:
+async def test_through_a_pooler_topics_are_sent_but_received_only_past_it(database: str) -> None:
     pooled = f"{database}?pooler=transaction"
     async with (
         opened(pooled) as (told, deaf),

@@ -38,7 +38,7 @@ async def add(store: PostgresStore, id: str) -> list[str]:
     return entries(answer)
 
 
-async def test_a_store_that_is_not_open_says_so(schema: str) -> None:
+async def test_a_store_that_is_not_open_raises(schema: str) -> None:
     store = PostgresStore(schema, Runtime())
     with pytest.raises(Unavailable, match="not open"):
         await add(store, "a")
@@ -65,7 +65,9 @@ def test_a_store_can_be_opened_by_one_loop_after_the_other(schema: str) -> None:
     assert asyncio.run(main("a")) == asyncio.run(main("b")) == [["accepted"]] * 10
 
 
-async def test_a_fork_is_told_to_open_a_store_of_its_own(store: PostgresStore) -> None:
+async def test_a_forked_process_is_refused_and_must_open_its_own_store(
+    store: PostgresStore,
+) -> None:
     await add(store, "a")
     told = in_a_fork(lambda: add(store, "b"))
     assert told.startswith("UsageError")
@@ -76,7 +78,7 @@ async def test_a_fork_is_told_to_open_a_store_of_its_own(store: PostgresStore) -
     assert [one.job.id for one in found.jobs] == ["c", "a"]
 
 
-async def test_an_id_that_is_known_harms_nobody_who_submits_at_the_same_time(
+async def test_a_known_id_does_not_affect_concurrent_submits(
     store: PostgresStore,
 ) -> None:
     await add(store, "a")
@@ -85,7 +87,7 @@ async def test_an_id_that_is_known_harms_nobody_who_submits_at_the_same_time(
     assert isinstance(ends[1], Conflict)
 
 
-async def test_tables_that_somebody_dropped_are_told_of(store: PostgresStore, schema: str) -> None:
+async def test_dropped_tables_are_reported(store: PostgresStore, schema: str) -> None:
     address = address_of(schema)
     outside: Any = await asyncpg.connect(address.dsn)
     await outside.execute(f'DROP TABLE "{address.schema}".poolhand_waits')
@@ -146,7 +148,7 @@ async def test_rules_that_changed_while_an_add_waited_for_its_pool_count(
     assert (answer.reason, answer.waiting) == ("full", 2)
 
 
-async def test_what_was_planned_for_empty_tables_goes_along_indexes_when_they_are_full(
+async def test_plans_made_for_empty_tables_use_indexes_when_they_are_full(
     schema: str,
 ) -> None:
     """Otherwise every claim and every settlement would scan the waiting jobs."""
@@ -184,7 +186,7 @@ async def add_and_run(store: PostgresStore, ids: list[str]) -> None:
         claims = (await store.replace(changes, wanted)).claims
 
 
-async def test_cancels_that_come_together_share_transactions(schema: str) -> None:
+async def test_concurrent_cancels_share_transactions(schema: str) -> None:
     clock = Clock()
     store = PostgresStore(schema, clock, lambda: (clock.now, clock.date))
     await store.open()

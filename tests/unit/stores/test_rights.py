@@ -67,7 +67,7 @@ def sockets(path: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("umask")
-async def test_what_a_store_makes_is_its_users_alone(folder: Path) -> None:
+async def test_files_of_a_store_are_accessible_to_its_user_only(folder: Path) -> None:
     path = folder / "a.db"
     async with in_use(path):
         assert modes(path) == {"600"}
@@ -76,7 +76,7 @@ async def test_what_a_store_makes_is_its_users_alone(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-async def test_a_group_may_use_it_where_the_url_says_so(folder: Path) -> None:
+async def test_a_group_may_use_a_store_with_the_permissions_option(folder: Path) -> None:
     path = folder / "a.db"
     async with in_use(path, "?permissions=660"):
         assert modes(path) == {"660"}
@@ -84,7 +84,7 @@ async def test_a_group_may_use_it_where_the_url_says_so(folder: Path) -> None:
         assert [mode(one) for one in sockets(path)] == ["660"]
 
 
-async def test_a_file_that_is_there_keeps_its_permissions_and_doctor_tells_of_them(
+async def test_an_existing_file_keeps_its_permissions_and_the_doctor_reports_them(
     folder: Path,
 ) -> None:
     path = folder / "a.db"
@@ -121,9 +121,7 @@ async def look(path: Path, query: str = "") -> list[Finding]:
         ("Permission=1", "there is no option 'Permission'"),
     ],
 )
-def test_other_options_are_refused_and_the_hint_names_what_is_allowed(
-    query: str, hint: str
-) -> None:
+def test_other_options_are_refused_with_the_allowed_ones(query: str, hint: str) -> None:
     with pytest.raises(UsageError, match="permissions=660 to let a group use") as caught:
         store_of(f"sqlite:///a.db?{query}", Runtime())
     assert hint in str(caught.value)
@@ -157,7 +155,7 @@ async def test_only_sockets_are_ever_removed_from_the_folder(folder: Path) -> No
     assert (wake / "letter").read_text() == "mine"
 
 
-async def test_a_folder_of_somebody_else_or_a_link_is_not_used(folder: Path) -> None:
+async def test_a_symlinked_wake_folder_is_not_used(folder: Path) -> None:
     path, elsewhere = folder / "a.db", folder / "elsewhere"
     os.mkdir(elsewhere)
     wake = folder_of(str(path))
@@ -184,7 +182,7 @@ async def test_a_folder_that_another_user_made_first_is_not_used(folder: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
-async def test_what_root_makes_beside_the_file_of_a_user_is_that_users(folder: Path) -> None:
+async def test_files_that_root_creates_beside_a_user_file_belong_to_that_user(folder: Path) -> None:
     path = folder / "a.db"
     async with in_use(path):
         pass
@@ -197,7 +195,7 @@ async def test_what_root_makes_beside_the_file_of_a_user_is_that_users(folder: P
         assert {os.stat(one).st_uid for one in made} == {NOBODY}
 
 
-async def test_a_socket_whose_name_is_taken_leaves_what_is_there(folder: Path) -> None:
+async def test_a_socket_whose_name_is_taken_leaves_the_existing_file(folder: Path) -> None:
     path = str(folder / "a.db")
     assert Rights(path).make_folder(folder_of(path))
     taken = Path(folder_of(path)) / "one"

@@ -58,22 +58,20 @@ def test_very_many_lines_are_several_rows_without_a_gap(connection: sqlite3.Conn
 
 
 @pytest.mark.parametrize("size", [10, 10_000])
-def test_lines_come_back_as_they_were_however_they_are_kept(
-    connection: sqlite3.Connection, size: int
-) -> None:
+def test_lines_round_trip_compressed_or_not(connection: sqlite3.Connection, size: int) -> None:
     body = bytes(range(256)) * (size // 256 + 1)
     StreamLog(SqliteTables(connection)).append([LogLine("s", "k\0é", body)] * 2, AT)
     first, second = StreamLog(SqliteTables(connection)).read("s", 0, 10, "")
     assert (first.body, first.kind, first.at, second.number) == (body, "k\0é", AT, 2)
 
 
-def test_much_of_a_kind_is_kept_small(connection: sqlite3.Connection) -> None:
+def test_many_similar_lines_are_compressed(connection: sqlite3.Connection) -> None:
     write(connection, *[b"the same sentence %d" % number for number in range(200)])
     (size,) = connection.execute("SELECT length(lines) FROM poolhand_log").fetchone()
     assert size < 200 * 10
 
 
-def test_reading_begins_and_ends_within_a_row(connection: sqlite3.Connection) -> None:
+def test_a_read_may_start_and_end_within_a_row(connection: sqlite3.Connection) -> None:
     write(connection, b"a", b"b", b"c")
     write(connection, b"d", b"e")
     assert read(connection, after=1, limit=3) == ["2 b", "3 c", "4 d"]
@@ -93,9 +91,7 @@ def test_a_row_is_trimmed_line_by_line(connection: sqlite3.Connection, before: i
 
 
 @pytest.mark.parametrize("lines", [b"z no zlib", b"\x00"], ids=["compressed", "plain"])
-def test_lines_that_somebody_spoilt_are_not_taken_for_lines(
-    connection: sqlite3.Connection, lines: bytes
-) -> None:
+def test_corrupt_lines_are_refused(connection: sqlite3.Connection, lines: bytes) -> None:
     write(connection, b"a")
     connection.execute("UPDATE poolhand_log SET lines = ?", (lines,))
     with pytest.raises(msgspec.MsgspecError):

@@ -39,7 +39,7 @@ ORDERED = Job(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_moment_comes_back_to_the_microsecond(seed: int) -> None:
+def test_a_timestamp_round_trips_to_the_microsecond(seed: int) -> None:
     random = Random(seed)
     for _ in range(1000):
         at = AT + timedelta(microseconds=random.randrange(10**15))
@@ -62,16 +62,16 @@ def test_a_moment_comes_back_to_the_microsecond(seed: int) -> None:
     ],
     ids=["completed", "failed", "rejected", "blocked", "at once"],
 )
-def test_what_has_become_of_a_job_comes_back_whole(job: Job) -> None:
+def test_the_state_of_a_job_round_trips(job: Job) -> None:
     assert decode_job(ORDERED.id, encode_terms(ORDERED), encode_course(job)) == job
 
 
-def test_what_was_ordered_comes_back_whole() -> None:
+def test_the_request_of_a_job_round_trips() -> None:
     assert decode_job("job", encode_terms(ORDERED), None) == ORDERED
     assert decode_job("other", encode_terms(ORDERED), None) == replace(ORDERED, id="other")
 
 
-def test_what_has_become_of_a_job_is_told_without_what_was_ordered() -> None:
+def test_the_encoded_state_of_a_job_does_not_contain_its_request() -> None:
     ordered = set(Job.__struct_fields__) - set(Course.__struct_fields__)
     assert {"id", "pool", "name", "key", "session", "tenant", "idempotency_key"} <= ordered
     large = replace(ORDERED, session="s" * 10_000)

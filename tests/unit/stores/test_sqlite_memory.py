@@ -11,7 +11,7 @@ from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.store import MemoryTables
 
 
-async def test_what_is_abandoned_without_a_close_goes_with_its_last_user() -> None:
+async def test_a_memory_store_dropped_without_a_close_is_freed() -> None:
     tables = MemoryTables(Runtime())
     await tables.open()
     connection = tables.read(lambda connection: connection)

@@ -72,7 +72,7 @@ def scans(found: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("what", HOT)
-def test_a_question_that_every_job_asks_is_answered_by_an_index(
+def test_every_query_on_the_hot_path_uses_an_index(
     connection: sqlite3.Connection, what: str
 ) -> None:
     scanned = [step for step in scans(plan(connection, HOT[what])) if "CONSTANT ROW" not in step]
@@ -83,7 +83,7 @@ def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
     assert scans(plan(connection, "SELECT seq FROM poolhand_waits WHERE since = ? ORDER BY turn"))
 
 
-def test_what_runs_is_looked_through_once_however_many_owners_there_are(
+def test_running_jobs_are_scanned_once_however_many_owners_there_are(
     connection: sqlite3.Connection,
 ) -> None:
     found = plan(connection, sql_claims.LEASES)
@@ -91,7 +91,7 @@ def test_what_runs_is_looked_through_once_however_many_owners_there_are(
     assert not [step for step in found if "CORRELATED" in step and "poolhand_claims" in step]
 
 
-def test_overdue_pools_are_told_by_an_index_alone(connection: sqlite3.Connection) -> None:
+def test_overdue_pools_are_found_by_a_covering_index(connection: sqlite3.Connection) -> None:
     index = "SEARCH poolhand_waits USING COVERING INDEX poolhand_waits_closing"
     assert plan(connection, sql_steps.OVERDUE)[0].startswith(index)
 
@@ -112,7 +112,7 @@ def test_overdue_pools_are_told_by_an_index_alone(connection: sqlite3.Connection
     ],
     ids=str,
 )
-def test_jobs_are_found_and_counted_by_what_fewest_have_in_common(
+def test_jobs_are_found_and_counted_by_the_most_selective_column(
     connection: sqlite3.Connection, which: Filter, column: str
 ) -> None:
     asked: list[str] = []

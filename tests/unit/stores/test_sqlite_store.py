@@ -65,7 +65,7 @@ def names(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("queue", [fifo(), fair_round_robin()], ids=str)
-async def test_more_than_one_statement_can_hold_is_no_limit(hand: Hand, queue: Strategy) -> None:
+async def test_batches_larger_than_one_statement_are_supported(hand: Hand, queue: Strategy) -> None:
     await hand.store.declare(spec(queue=queue))
     orders = [order(name, key=name[-1]) for name in names(MANY)]
     answer = await hand.add(*orders)
@@ -118,7 +118,7 @@ async def test_batches_around_a_refused_one_are_not_touched_by_it(hand: Hand, pa
     assert list(faults(path)) == []
 
 
-async def test_a_store_that_is_opened_again_goes_on_where_it_was(
+async def test_a_reopened_store_continues_where_it_stopped(
     hand: Hand, path: Path, clock: Clock
 ) -> None:
     await hand.store.declare(spec(queue=fair_round_robin(), max_per_key=1))
@@ -152,7 +152,7 @@ async def test_a_payload_is_written_once(hand: Hand, path: Path) -> None:
     assert await hand.call_record("a") == claim.call_record == large
 
 
-async def test_lanes_of_keys_that_never_come_again_do_not_fill_the_file(
+async def test_lanes_of_keys_that_are_never_used_again_do_not_fill_the_file(
     hand: Hand, path: Path
 ) -> None:
     await hand.store.declare(spec(queue=fair_round_robin()))
@@ -177,7 +177,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("queue", "policy", "cap"), RULES, ids=str)
-async def test_the_books_balance_whatever_happens(
+async def test_the_counters_match_the_rows_whatever_happens(
     hand: Hand, path: Path, queue: Strategy, policy: Policy, cap: int | None
 ) -> None:
     random = Random(f"{queue} {policy} {cap}")
@@ -209,7 +209,7 @@ async def test_the_books_balance_whatever_happens(
         assert list(faults(path)) == []
 
 
-def test_books_that_do_not_balance_are_found(path: Path) -> None:
+def test_counters_that_do_not_match_are_found(path: Path) -> None:
     connection = sqlite3.connect(path)
     for step in steps():
         connection.executescript(step.text)
@@ -228,7 +228,7 @@ def test_books_that_do_not_balance_are_found(path: Path) -> None:
     ]
 
 
-async def test_jobs_without_a_key_that_an_older_version_let_wait_for_it_go_on(
+async def test_jobs_without_a_key_blocked_by_an_older_version_are_unblocked(
     hand: Hand, path: Path
 ) -> None:
     await hand.store.declare(spec(max_per_key=1))

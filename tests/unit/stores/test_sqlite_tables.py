@@ -22,7 +22,7 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_values_come_in_lots_of_two_sizes(count: int) -> None:
+def test_values_are_split_into_batches_of_two_sizes(count: int) -> None:
     found = list(lots(range(count)))
     assert {len(lot) for lot in found} <= {FEW, MANY}
     assert [value for lot in found for value in lot if value is not None] == list(range(count))
@@ -38,9 +38,7 @@ def test_all_rows_are_inserted(connection: sqlite3.Connection, count: int) -> No
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_what_is_named_is_deleted_and_nothing_else(
-    connection: sqlite3.Connection, count: int
-) -> None:
+def test_only_the_named_rows_are_deleted(connection: sqlite3.Connection, count: int) -> None:
     numbers = [(number,) for number in range(3 * MANY)]
     connection.executemany("INSERT INTO things (no) VALUES (?)", numbers)
     SqliteTables(connection).delete(Delete("things", "no"), list(range(count)))
@@ -48,7 +46,7 @@ def test_what_is_named_is_deleted_and_nothing_else(
     assert found == numbers[count:]
 
 
-def test_a_row_takes_the_place_of_one_with_its_key(connection: sqlite3.Connection) -> None:
+def test_a_row_replaces_one_with_the_same_key(connection: sqlite3.Connection) -> None:
     what = Insert("things", "no bigint, name text", key=("no",))
     for name in ("old", "new"):
         SqliteTables(connection).insert(what, [(number, name) for number in range(ROWS + 1)])

@@ -92,7 +92,7 @@ async def can_be_written(store: SqliteStore) -> None:
     ],
     ids=ascii,
 )
-async def test_no_statement_ends_a_transaction_or_changes_how_it_is_kept(
+async def test_statements_that_end_or_change_a_transaction_are_refused(
     store: SqliteStore, sql: str
 ) -> None:
     made = await store.begin()
@@ -104,7 +104,7 @@ async def test_no_statement_ends_a_transaction_or_changes_how_it_is_kept(
     assert await kept(store) == []
 
 
-async def test_a_statement_that_rolls_back_by_itself_is_the_end(store: SqliteStore) -> None:
+async def test_a_statement_that_rolls_back_itself_ends_the_transaction(store: SqliteStore) -> None:
     made = await store.begin()
     await made.execute("CREATE TABLE mine (x UNIQUE)", ())
     await made.execute("INSERT INTO mine VALUES (1)", ())
@@ -153,7 +153,7 @@ async def test_tables_of_a_user_can_be_made_and_changed(store: SqliteStore) -> N
     ],
     ids=range(16),
 )
-async def test_what_no_statement_can_be_is_told_and_changes_nothing(
+async def test_an_invalid_statement_is_refused_and_changes_nothing(
     store: SqliteStore, sql: Any, parameters: Any
 ) -> None:
     made = await store.begin()
@@ -176,7 +176,7 @@ async def test_what_no_statement_can_be_is_told_and_changes_nothing(
     ],
     ids=["known", "surrogate", "delay", "nan", "priority"],
 )
-async def test_an_order_that_cannot_be_kept_is_told_and_the_rest_comes_in(
+async def test_a_job_request_that_cannot_be_stored_raises_and_the_rest_is_committed(
     store: SqliteStore, options: dict[str, Any], error: type[Exception]
 ) -> None:
     made = await store.begin()
@@ -187,7 +187,7 @@ async def test_an_order_that_cannot_be_kept_is_told_and_the_rest_comes_in(
     assert await kept(store) == ["a"]
 
 
-async def test_a_transaction_that_fills_the_disk_is_taken_back(store: SqliteStore) -> None:
+async def test_a_transaction_that_fills_the_disk_is_rolled_back(store: SqliteStore) -> None:
     made = await store.begin()
     await made.execute("CREATE TABLE mine (x)", ())
     (pages,) = inside(made).execute("PRAGMA page_count").fetchone()
@@ -199,7 +199,7 @@ async def test_a_transaction_that_fills_the_disk_is_taken_back(store: SqliteStor
     await can_be_written(store)
 
 
-async def test_jobs_that_fill_the_disk_are_taken_back(store: SqliteStore) -> None:
+async def test_jobs_that_fill_the_disk_are_rolled_back(store: SqliteStore) -> None:
     made = await store.begin()
     (pages,) = inside(made).execute("PRAGMA page_count").fetchone()
     inside(made).execute(f"PRAGMA max_page_count = {pages + 3}")
@@ -210,7 +210,7 @@ async def test_jobs_that_fill_the_disk_are_taken_back(store: SqliteStore) -> Non
     await can_be_written(store)
 
 
-async def test_a_statement_that_would_never_end_is_ended(
+async def test_a_statement_that_never_ends_is_interrupted(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_transaction, "LONGEST", 0.2)
@@ -247,7 +247,7 @@ def test_nothing_is_begun_in_a_store_that_is_not_open(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-async def test_nothing_is_begun_beside_a_file_that_was_taken_away(
+async def test_begin_on_a_moved_or_replaced_file_raises(
     store: SqliteStore, path: Path, how: str
 ) -> None:
     await store.add([batch(*[f"job-{number}" for number in range(500)])])
@@ -275,7 +275,7 @@ async def test_nothing_is_begun_in_a_file_of_a_newer_version(
         await store.begin()
 
 
-async def test_nothing_is_begun_in_a_damaged_file(store: SqliteStore) -> None:
+async def test_begin_on_a_corrupt_file_raises(store: SqliteStore) -> None:
     store._file._damage = "A check found 1 problem(s)."
     with pytest.raises(Corrupt, match="no new jobs are accepted"):
         await store.begin()
@@ -304,7 +304,7 @@ def test_another_program_that_writes_is_waited_for_without_blocking(path: Path) 
 
 
 @pytest.mark.parametrize("end", ["cancelled", "too long"])
-async def test_a_begin_that_came_to_nothing_leaves_nothing(
+async def test_a_begin_that_was_cancelled_or_failed_leaves_nothing(
     store: SqliteStore, path: Path, end: str
 ) -> None:
     lock = FileLock(f"{path}-lock")

@@ -93,7 +93,7 @@ async def test_jobs_that_older_code_wrote_are_found_among_the_others(
     await hand.store.close()
 
 
-async def test_their_rows_are_completed_when_what_is_old_is_forgotten(
+async def test_rows_written_by_older_code_are_completed_by_a_prune(
     world: tuple[Hand, Run],
 ) -> None:
     hand, run = world
@@ -105,7 +105,7 @@ async def test_their_rows_are_completed_when_what_is_old_is_forgotten(
     await hand.store.close()
 
 
-async def test_a_damaged_row_holds_up_nothing(world: tuple[Hand, Run]) -> None:
+async def test_a_corrupt_row_does_not_block_a_prune(world: tuple[Hand, Run]) -> None:
     hand, run = world
     await hand.take_in("a")
     await run("UPDATE poolhand_jobs SET submitted = NULL, ordered = substr(ordered, 1, 5)")

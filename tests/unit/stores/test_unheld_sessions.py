@@ -85,7 +85,7 @@ async def test_a_session_that_no_job_holds_is_found_and_freed(
     assert await hand.serve() == ["turn 1", "turn 2", "turn 3"]
 
 
-async def test_a_session_that_is_held_is_left_alone(hand: Hand) -> None:
+async def test_a_held_session_is_left_alone(hand: Hand) -> None:
     await hand.store.declare(spec("capped", max_per_key=1, slots=1))
     for pool in ("pool", "capped"):
         claim = await hand.start(f"{pool} a", pool, session="s")
@@ -117,7 +117,9 @@ async def test_doctor_finds_a_session_that_no_job_holds(hand: Hand, url: str) ->
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-async def test_the_leader_frees_it_and_says_so(hand: Hand, url: str, how: str) -> None:
+async def test_the_leader_frees_a_session_without_a_holder_and_reports_it(
+    hand: Hand, url: str, how: str
+) -> None:
     await close_session(hand, url, how)
     freed: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
     loop = asyncio.get_running_loop()

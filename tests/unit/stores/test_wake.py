@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> str:
     return os.path.join(tempfile.mkdtemp(dir=tmp_path.parent), "a.db")
 
 
-async def test_a_topic_reaches_every_process_and_oneself(path: str) -> None:
+async def test_a_topic_reaches_every_process_including_the_publisher(path: str) -> None:
     async with awake(path, "one", "two", "three") as wakes:
         ears = [Ear(wake) for wake in wakes]
         wakes[0].publish(["ready"])
@@ -79,7 +79,7 @@ async def test_own_subscribers_are_called_later_on_the_loop(path: str) -> None:
         await ear.until("ready")
 
 
-async def test_topics_of_one_turn_travel_together_each_once(path: str) -> None:
+async def test_topics_of_one_loop_iteration_are_sent_together_each_once(path: str) -> None:
     async with awake(path, "one") as (wake,):
         other = bound(path, "other")
         wake.publish(["ready"])
@@ -107,7 +107,7 @@ async def test_the_socket_of_a_dead_process_is_removed(path: str) -> None:
         assert sorted(os.listdir(folder_of(path))) == ["one", "two"]
 
 
-async def test_a_process_that_does_not_listen_holds_nobody_up(path: str) -> None:
+async def test_a_process_that_does_not_read_its_socket_blocks_no_other(path: str) -> None:
     async with awake(path, "one", "two") as (one, two):
         deaf = bound(path, "deaf")
         ear = Ear(two)
@@ -122,7 +122,7 @@ async def test_a_process_that_does_not_listen_holds_nobody_up(path: str) -> None
         deaf.close()
 
 
-async def test_one_who_unsubscribed_hears_no_more(path: str) -> None:
+async def test_an_unsubscribed_function_gets_no_more_topics(path: str) -> None:
     async with awake(path, "one") as (wake,):
         gone, here = Ear(wake), Ear(wake)
         gone.end()
@@ -132,7 +132,7 @@ async def test_one_who_unsubscribed_hears_no_more(path: str) -> None:
         assert gone.heard == []
 
 
-async def test_a_subscriber_that_raises_keeps_nobody_from_hearing(path: str) -> None:
+async def test_a_subscriber_that_raises_does_not_affect_the_others(path: str) -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     async with awake(path, "one") as (wake,):
@@ -143,7 +143,7 @@ async def test_a_subscriber_that_raises_keeps_nobody_from_hearing(path: str) -> 
     assert [type(context["exception"]) for context in told] == [KeyError, KeyError]
 
 
-async def test_what_is_due_is_told_before_the_end_and_nothing_is_left(path: str) -> None:
+async def test_pending_topics_are_sent_before_the_close_and_nothing_is_left(path: str) -> None:
     async with awake(path, "two") as (two,):
         one = Wake(path, "one")
         one.open()
@@ -180,7 +180,7 @@ async def test_a_long_path_has_its_sockets_in_the_temporary_folder(tmp_path: Pat
     assert not exists(folder)
 
 
-async def test_where_no_socket_can_be_made_one_still_hears_oneself(path: str) -> None:
+async def test_without_a_socket_a_process_still_gets_its_own_topics(path: str) -> None:
     touch(folder_of(path))
     async with awake(path, "one") as (wake,):
         ear = Ear(wake)
@@ -188,7 +188,7 @@ async def test_where_no_socket_can_be_made_one_still_hears_oneself(path: str) ->
         await ear.until("ready")
 
 
-async def test_without_a_descriptor_left_one_still_hears_oneself(
+async def test_without_a_free_descriptor_a_process_still_gets_its_own_topics(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(*_: object) -> socket.socket:
@@ -201,7 +201,7 @@ async def test_without_a_descriptor_left_one_still_hears_oneself(
         await ear.until("ready")
 
 
-def test_a_loop_that_watches_no_sockets_still_hears_itself(path: str) -> None:
+def test_on_a_loop_without_sockets_a_process_still_gets_its_own_topics(path: str) -> None:
     async def main(runtime: SeededRuntime) -> list[str]:
         async with awake(path, "one") as (wake,):
             ear = Ear(wake)

@@ -162,7 +162,7 @@ def test_time_stands_still_while_anything_is_ready() -> None:
     assert run_seeded(main, 1)
 
 
-def test_timers_of_one_moment_ring_in_any_order_and_others_in_theirs() -> None:
+def test_timers_of_one_moment_fire_in_any_order_and_others_in_order() -> None:
     async def main(_: SeededRuntime) -> str:
         order: list[str] = []
         loop = asyncio.get_running_loop()
@@ -229,7 +229,7 @@ def test_the_wall_clock_follows_virtual_time_and_can_be_moved() -> None:
 # Hangs
 
 
-def test_a_lost_wake_up_is_raised_as_stalled_and_says_who_waits_where() -> None:
+def test_a_lost_wake_up_is_raised_as_stalled_with_the_waiting_tasks() -> None:
     async def sleeper() -> None:
         await asyncio.Event().wait()
 
@@ -278,7 +278,7 @@ def test_a_livelocked_task_is_still_cancelled_at_the_end() -> None:
     assert ended == ["main"]
 
 
-def test_what_spins_on_after_main_is_raised_as_a_livelock() -> None:
+def test_a_task_that_spins_after_main_is_raised_as_a_livelock() -> None:
     async def spin() -> None:
         while True:  # noqa: ASYNC110 - spinning is the point
             await asyncio.sleep(0)
@@ -396,7 +396,7 @@ def test_an_exception_that_escapes_a_callback_fails_the_run() -> None:
     assert "seed=5" in caught.value.__notes__[0]
 
 
-def test_a_task_exception_nobody_looked_at_fails_the_run() -> None:
+def test_an_unread_task_exception_fails_the_run() -> None:
     async def fail() -> None:
         raise LookupError("unseen")
 
@@ -409,7 +409,7 @@ def test_a_task_exception_nobody_looked_at_fails_the_run() -> None:
     assert [repr(error) for error in caught.value.exceptions] == ["LookupError('unseen')"]
 
 
-def test_failures_are_recorded_and_the_handler_is_told() -> None:
+def test_failures_are_recorded_and_passed_to_the_exception_handler() -> None:
     told: list[dict[str, Any]] = []
     loop = SeededLoop(1)
     loop.set_exception_handler(lambda _, context: told.append(context))
@@ -420,7 +420,7 @@ def test_failures_are_recorded_and_the_handler_is_told() -> None:
     loop.close()
 
 
-def test_the_exception_of_main_comes_out_as_it_is_with_the_seed() -> None:
+def test_the_exception_of_main_is_raised_unchanged_with_the_seed() -> None:
     async def main(_: SeededRuntime) -> None:
         asyncio.get_running_loop().call_soon(divmod, 1, 0)
         await asyncio.sleep(1)
@@ -447,7 +447,7 @@ def test_keyboard_interrupt_leaves_the_loop_at_once() -> None:
 # Threads
 
 
-def test_thread_calls_take_virtual_time_and_part_in_the_schedule() -> None:
+def test_thread_calls_take_virtual_time_and_are_scheduled() -> None:
     async def main(runtime: SeededRuntime) -> str:
         start, order = runtime.monotonic(), []
         for letter in "abc":
@@ -500,7 +500,7 @@ def test_a_thread_call_may_start_another() -> None:
     assert run_seeded(main, 1) == [1]
 
 
-def test_the_executor_is_refused_with_a_way_out() -> None:
+def test_the_executor_is_refused_with_the_alternative() -> None:
     async def main(_: SeededRuntime) -> None:
         await asyncio.to_thread(print)
 
@@ -636,7 +636,7 @@ async def contexts_belong_to_their_tasks(_: SeededRuntime) -> None:
         contexts_belong_to_their_tasks,
     ],
 )
-def test_asyncio_keeps_its_word(
+def test_asyncio_primitives_keep_their_guarantees(
     program: Callable[[SeededRuntime], Coroutine[Any, Any, None]], order: Any
 ) -> None:
     for seed in SEEDS:
@@ -702,7 +702,7 @@ def test_a_stopped_loop_can_run_on() -> None:
     loop.close()
 
 
-def test_many_finished_tasks_are_let_go() -> None:
+def test_many_finished_tasks_are_garbage_collected() -> None:
     def count() -> int:
         gc.collect()
         return sum(isinstance(thing, asyncio.Task) for thing in gc.get_objects())

@@ -56,14 +56,14 @@ def test_the_error_names_exactly_the_programs_that_are_missing(tmp_path: Path) -
     )
 
 
-def test_a_file_that_cannot_be_run_is_no_program(tmp_path: Path) -> None:
+def test_a_file_that_is_not_executable_is_not_a_program(tmp_path: Path) -> None:
     folder = plant(tmp_path / "bin", "a")
     (folder / "a").chmod(0o644)
     with pytest.raises(ServerMissing, match="no a in"):
         find_programs("Thing", ("a",), [folder], HOW)
 
 
-def test_postgres_is_asked_of_the_named_folder_alone(tmp_path: Path) -> None:
+def test_postgres_is_searched_only_in_the_named_folder(tmp_path: Path) -> None:
     folder = plant(tmp_path / "bin", "psql")
     with pytest.raises(ServerMissing, match=r"no initdb, postgres in .*apt-get install postgresql"):
         find_postgres(folder)
@@ -95,13 +95,13 @@ def test_postgres_off_the_path_is_found_by_pg_config(
 
 
 @pytest.mark.parametrize("name", ["port", "cluster_name", "listen_addresses"])
-def test_settings_that_the_server_needs_for_itself_are_refused(name: str) -> None:
+def test_settings_reserved_for_the_server_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"settings: {name} cannot be set"):
         PostgresServer(settings={name: "1"})
 
 
 @pytest.mark.parametrize("what", ["url", "port", "pid", "folder", "log"])
-def test_a_server_that_was_never_started_says_so(what: str) -> None:
+def test_a_server_that_was_never_started_raises(what: str) -> None:
     with pytest.raises(ServerFailed, match="start"):
         getattr(PostgresServer(), what)
 
@@ -116,7 +116,7 @@ def test_a_server_that_was_never_started_can_be_closed_and_then_not_started() ->
 # Ports
 
 
-def test_a_free_port_is_not_one_that_a_client_may_be_given() -> None:
+def test_a_free_port_is_outside_of_the_ephemeral_range() -> None:
     ports = {free_port() for _ in range(50)}
     assert max(ports) < 32_768
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -131,7 +131,7 @@ def test_free_ports_do_not_follow_the_seed_of_a_test() -> None:
     assert draw() != draw()
 
 
-def test_waiting_in_vain_ends_with_what_was_waited_for() -> None:
+def test_a_wait_that_times_out_names_its_condition() -> None:
     with pytest.raises(ServerFailed, match=r"in vain until pigs fly. They cannot."):
         wait_until("pigs fly", lambda: False, limit=0.01, then=lambda: "They cannot.")
 
@@ -140,7 +140,7 @@ def test_waiting_in_vain_ends_with_what_was_waited_for() -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_goes_with_all_that_runs_in_its_name() -> None:
+def test_clearing_a_folder_ends_the_processes_started_from_it() -> None:
     folder, other = (PrivateFolder("poolhand-thing-", "sleep") for _ in range(2))
     process = subprocess.Popen([f"{folder.path}/sleep", "600"], executable="/bin/sleep")
     neighbour = subprocess.Popen([f"{other.path}/sleep", "600"], executable="/bin/sleep")
@@ -157,7 +157,7 @@ def test_a_folder_goes_with_all_that_runs_in_its_name() -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_returns_when_the_last_process_is_gone() -> None:
+def test_a_kill_returns_when_the_last_process_has_exited() -> None:
     folder = PrivateFolder("poolhand-thing-", "sleep")
     crowd = [
         subprocess.Popen([f"{folder.path}/sleep", "600"], executable="/bin/sleep")
@@ -175,7 +175,7 @@ def test_a_kill_returns_when_the_last_process_is_gone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("why", ["deep", "closed"])
-def test_a_folder_lies_where_sockets_fit_and_servers_may_look(
+def test_a_private_folder_is_short_enough_for_sockets_and_readable_by_servers(
     monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as made:

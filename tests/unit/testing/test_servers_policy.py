@@ -46,7 +46,7 @@ def run_tests(folder: Path, *options: str, **environment: str) -> tuple[int, lis
 
 
 @pytest.mark.parametrize("options", [("-n", "0"), ("-n", "2")], ids=["alone", "two processes"])
-def test_at_home_tests_of_a_missing_server_are_skipped_and_the_last_lines_say_so(
+def test_outside_of_ci_tests_of_a_missing_server_are_skipped_with_a_summary(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     code, lines = run_tests(tmp_path, "-ra", *options)
@@ -57,12 +57,12 @@ def test_at_home_tests_of_a_missing_server_are_skipped_and_the_last_lines_say_so
     assert "1 passed, 3 skipped" in lines[-1]
 
 
-def test_one_skipped_test_is_told_in_proper_words(tmp_path: Path) -> None:
+def test_one_skipped_test_is_reported_in_the_singular(tmp_path: Path) -> None:
     _, lines = run_tests(tmp_path, "-k", "alpha")
     assert lines[-2].startswith("SKIPPED: 1 test needs PostgreSQL; install it with: ")
 
 
-def test_a_run_that_lacks_nothing_says_nothing(tmp_path: Path) -> None:
+def test_a_run_without_skips_reports_nothing(tmp_path: Path) -> None:
     _, lines = run_tests(tmp_path, "-k", "delta", CI="true")
     assert not [line for line in lines if "SKIPPED" in line]
 
@@ -154,7 +154,7 @@ def _real(name: str) -> Path:
     return next(p for p in (Path("/bin") / name, Path("/usr/bin") / name) if p.exists())
 
 
-def test_root_gets_what_is_missing_once_and_nothing_is_started(tmp_path: Path) -> None:
+def test_as_root_missing_packages_are_installed_once_and_nothing_is_started(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     said = machine.run()
     assert said.startswith("servers: installing postgresql pgbouncer")
@@ -167,7 +167,7 @@ def test_root_gets_what_is_missing_once_and_nothing_is_started(tmp_path: Path) -
     assert len(machine.asked()) == 2
 
 
-def test_lists_that_are_there_are_not_fetched_unless_they_are_old(tmp_path: Path) -> None:
+def test_package_lists_are_not_fetched_unless_they_are_old(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     lists = machine.root / "var/lib/apt/lists"
     lists.mkdir(parents=True)
@@ -179,7 +179,9 @@ def test_lists_that_are_there_are_not_fetched_unless_they_are_old(tmp_path: Path
 
 
 @pytest.mark.parametrize(("user", "apt"), [(1000, True), (0, False)], ids=["user", "no apt-get"])
-def test_who_may_not_install_is_told_how_and_goes_on(tmp_path: Path, user: int, apt: bool) -> None:
+def test_without_root_the_install_command_is_shown_and_the_run_continues(
+    tmp_path: Path, user: int, apt: bool
+) -> None:
     machine = Machine(tmp_path, user, apt)
     said = machine.run()
     packages = "postgresql pgbouncer gcc libc6-dev tmux"
@@ -189,7 +191,7 @@ def test_who_may_not_install_is_told_how_and_goes_on(tmp_path: Path, user: int, 
     assert not list(machine.root.iterdir())
 
 
-def test_an_installation_that_fails_is_told_and_nothing_ends(tmp_path: Path) -> None:
+def test_a_failed_installation_is_reported_and_the_run_continues(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (machine.fakes / "broken").touch()
     assert "that failed; tests that need it are skipped" in machine.run()

@@ -95,7 +95,7 @@ def server(patient: PostgresServer) -> PostgresServer:
 # What it is
 
 
-def test_it_serves_its_url_and_leaves_nothing_behind(postgres_binaries: Path) -> None:
+def test_a_server_serves_its_url_and_leaves_nothing_behind(postgres_binaries: Path) -> None:
     with PostgresServer(binaries=postgres_binaries) as server:
 
         async def connect() -> tuple[str, str]:
@@ -121,7 +121,7 @@ def test_it_serves_its_url_and_leaves_nothing_behind(postgres_binaries: Path) ->
         server.start()
 
 
-def test_settings_reach_the_server_as_they_are(postgres_binaries: Path) -> None:
+def test_settings_reach_the_server_unchanged(postgres_binaries: Path) -> None:
     odd = r"it's a \ b"
     with PostgresServer(
         durable=False,
@@ -138,7 +138,7 @@ def test_settings_reach_the_server_as_they_are(postgres_binaries: Path) -> None:
         assert server.query(value) == odd
 
 
-def test_a_setting_that_cannot_be_is_told_in_the_words_of_the_server(
+def test_an_invalid_setting_is_reported_with_the_message_of_the_server(
     postgres_binaries: Path,
 ) -> None:
     server = PostgresServer(settings={"work_mem": "much"}, binaries=postgres_binaries)
@@ -149,7 +149,7 @@ def test_a_setting_that_cannot_be_is_told_in_the_words_of_the_server(
         _ = server.folder
 
 
-def test_every_database_is_new_and_empty_and_goes_whoever_is_connected(
+def test_every_database_is_new_and_empty_and_dropped_despite_connections(
     postgres: PostgresServer,
 ) -> None:
     first, second = postgres.database(), postgres.database('odd "name" /?#%41 é')
@@ -179,7 +179,7 @@ def test_text_is_not_ordered_by_bytes(database: str, postgres: PostgresServer) -
     assert postgres.query("SELECT 'a' < 'B'", database) == "t"
 
 
-def test_a_wrong_statement_is_told_with_what_was_asked(postgres: PostgresServer) -> None:
+def test_a_wrong_statement_is_reported_with_its_text(postgres: PostgresServer) -> None:
     with pytest.raises(ServerFailed, match=r"syntax error(.|\n)*\(in: SELEC 1\)"):
         postgres.query("SELEC 1")
 
@@ -188,7 +188,7 @@ def test_a_wrong_statement_is_told_with_what_was_asked(postgres: PostgresServer)
 
 
 @pytest.mark.parametrize("mode", ["smart", "fast", "immediate"])
-def test_what_was_committed_is_there_after_a_restart_on_the_same_url(
+def test_committed_data_is_there_after_a_restart_on_the_same_url(
     server: PostgresServer, mode: Mode
 ) -> None:
     url, pid, told = server.database(), server.pid, len(server.log)
@@ -201,7 +201,7 @@ def test_what_was_committed_is_there_after_a_restart_on_the_same_url(
     assert recovered is (mode == "immediate")
 
 
-def test_a_killed_server_is_gone_at_once_and_starts_again_with_all_that_was_committed(
+def test_a_killed_server_exits_at_once_and_restarts_with_all_committed_data(
     server: PostgresServer,
 ) -> None:
     url = server.database()
@@ -236,7 +236,7 @@ def test_a_killed_server_is_gone_at_once_and_starts_again_with_all_that_was_comm
     assert len(segments(server.folder)) == 1
 
 
-def test_a_server_that_somebody_else_killed_starts_again(server: PostgresServer) -> None:
+def test_a_server_killed_by_another_process_can_be_started_again(server: PostgresServer) -> None:
     url = server.database()
     server.query("CREATE TABLE kept AS SELECT 7 AS n", url)
     pids = family(server.pid)
@@ -250,7 +250,7 @@ def test_a_server_that_somebody_else_killed_starts_again(server: PostgresServer)
     assert server.query("SELECT n FROM kept", url) == "7"
 
 
-def test_a_paused_server_keeps_its_clients_and_answers_none_until_it_goes_on(
+def test_a_paused_server_keeps_its_clients_and_answers_after_it_is_resumed(
     server: PostgresServer,
 ) -> None:
     async def ask_while_it_stands_still() -> tuple[str, int]:
@@ -273,7 +273,7 @@ def test_a_paused_server_keeps_its_clients_and_answers_none_until_it_goes_on(
     assert asyncio.run(ask_while_it_stands_still()) == ("answered", 7)
 
 
-def test_a_lock_that_names_somebody_else_by_now_does_not_hinder_a_start(
+def test_a_stale_lock_with_a_foreign_pid_does_not_prevent_a_start(
     server: PostgresServer, postgres: PostgresServer
 ) -> None:
     server.kill()
@@ -292,7 +292,7 @@ def test_a_paused_server_can_be_ended(server: PostgresServer, end: str) -> None:
     assert not living(pids)
 
 
-def test_a_smart_stop_waits_for_clients_only_so_long(server: PostgresServer) -> None:
+def test_a_smart_stop_waits_for_clients_for_a_limited_time(server: PostgresServer) -> None:
     async def stop_beside_a_client() -> None:
         client = await asyncpg.connect(server.url)
         try:
@@ -306,7 +306,7 @@ def test_a_smart_stop_waits_for_clients_only_so_long(server: PostgresServer) -> 
     assert not server.running
 
 
-def test_verbs_that_find_it_done_do_nothing(server: PostgresServer) -> None:
+def test_repeated_start_stop_and_kill_do_nothing(server: PostgresServer) -> None:
     pid = server.pid
     server.start()
     assert server.pid == pid
@@ -325,7 +325,7 @@ def test_a_paused_server_can_be_closed_and_that_again(own_postgres: PostgresServ
     own_postgres.close()
 
 
-def test_a_way_to_stop_that_does_not_exist_is_refused(postgres: PostgresServer) -> None:
+def test_an_unknown_stop_mode_is_refused(postgres: PostgresServer) -> None:
     with pytest.raises(UsageError, match="mode: 'soon' is none of smart, fast, immediate"):
         postgres.stop("soon")  # type: ignore[arg-type]
 
@@ -460,7 +460,7 @@ def test_nothing_is_left_when_its_owner_is_killed(postgres_binaries: Path, code:
         owner.end()
 
 
-def test_nothing_is_left_when_its_owner_forgets_to_close_it(postgres_binaries: Path) -> None:
+def test_nothing_is_left_when_the_owning_process_does_not_close_it(postgres_binaries: Path) -> None:
     owner = Owner(postgres_binaries, TELL)
     try:
         assert owner.process.wait(LIMIT) == 0
@@ -469,7 +469,7 @@ def test_nothing_is_left_when_its_owner_forgets_to_close_it(postgres_binaries: P
         owner.end()
 
 
-def test_a_server_lives_apart_from_the_terminal_of_its_owner(server: PostgresServer) -> None:
+def test_a_server_has_its_own_process_group_and_session(server: PostgresServer) -> None:
     """Ctrl-C goes to the whole process group, and would be a fast stop."""
     assert os.getpgid(0) != os.getpgid(server.pid)
     assert os.getsid(0) != os.getsid(server.pid)
@@ -497,7 +497,7 @@ def python_for(user: int) -> str:
     pytest.skip("no interpreter of this version lies where other users may look")
 
 
-def test_it_runs_for_a_user_without_rights(postgres_binaries: Path) -> None:
+def test_a_server_can_be_run_by_an_unprivileged_user(postgres_binaries: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("every other test of this run shows it")
     user = pwd.getpwnam("nobody").pw_uid

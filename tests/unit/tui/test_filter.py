@@ -27,7 +27,7 @@ async def test_jobs_are_chosen_by_state_and_pool_newest_first() -> None:
         assert await shown(world, JobFilter(state="dead", pool="chat")) == []
 
 
-async def test_a_search_finds_a_part_of_an_id_or_of_a_name() -> None:
+async def test_a_search_finds_a_part_of_an_id_or_name() -> None:
     async with made() as world:
         fetch, think = await world.add("agents.Fetch"), await world.add("agents.think")
         assert await shown(world, JobFilter(search="fetch")) == [fetch]
@@ -49,7 +49,7 @@ async def test_a_search_finds_an_old_job_by_its_whole_id_or_name(
         assert await shown(world, JobFilter(search=old)) == [old]
 
 
-def test_states_and_pools_come_round_again() -> None:
+def test_states_and_pools_are_cycled_through() -> None:
     now, seen = JobFilter(), []
     for _ in STATES:
         now = now.next_state()
@@ -59,7 +59,7 @@ def test_states_and_pools_come_round_again() -> None:
     assert pools == ["a", "b", None, None]
 
 
-def test_a_choice_is_told_without_anything_that_acts() -> None:
+def test_a_filter_is_described_without_control_sequences() -> None:
     words = JobFilter("dead", "\x1b[0m", "\x07").words
     assert words.isprintable()
     assert words.startswith("dead · pool ")

@@ -43,11 +43,13 @@ SPELLED = "\\x1b[31m[red]x\\x07\\u202e"
         (StreamKind.STATE, "completed", ["00:00:00 state     completed"]),
     ],
 )
-def test_what_a_job_tells_becomes_lines(kind: StreamKind, data: Any, lines: list[str]) -> None:
+def test_the_events_of_a_job_are_shown_as_lines(
+    kind: StreamKind, data: Any, lines: list[str]
+) -> None:
     assert job_screen.event_lines(JobEvent(1, START, kind, 2, data)) == lines
 
 
-async def test_the_facts_of_a_job_hold_why_it_waits_its_error_and_nothing_that_acts() -> None:
+async def test_the_facts_of_a_job_show_its_reason_and_error_without_control_sequences() -> None:
     async with made() as world:
         waiting = await world.add(HOSTILE, key=HOSTILE, session=HOSTILE)
         dead = await world.dead(HOSTILE, pool="research")
@@ -66,7 +68,7 @@ async def test_the_facts_of_a_job_hold_why_it_waits_its_error_and_nothing_that_a
     assert all((fact.label + fact.text).isprintable() for fact in facts)
 
 
-async def test_a_job_that_is_tried_again_tells_its_last_error() -> None:
+async def test_a_retried_job_shows_its_last_error() -> None:
     async with made() as world:
         dead = await world.operator.job(await world.dead())
     assert dead is not None
@@ -76,7 +78,7 @@ async def test_a_job_that_is_tried_again_tells_its_last_error() -> None:
     assert "why it waits" in labels
 
 
-async def test_a_job_that_runs_is_told_with_its_worker() -> None:
+async def test_a_running_job_is_shown_with_its_worker() -> None:
     async with made() as world:
         id = await world.add("fetch")
         await world.claim(1)
@@ -90,7 +92,7 @@ async def test_a_job_that_runs_is_told_with_its_worker() -> None:
     assert not [fact for fact in job_screen.facts(over, runs, START) if fact.label == "worker"]
 
 
-async def test_arguments_and_result_stand_with_the_facts_of_a_job() -> None:
+async def test_arguments_and_result_are_shown_with_the_facts_of_a_job() -> None:
     async with made() as world:
         id = await world.dead()
         job = await world.operator.job(id)
@@ -105,7 +107,7 @@ async def test_arguments_and_result_stand_with_the_facts_of_a_job() -> None:
     assert all(fact.text.isprintable() for fact in facts)
 
 
-def test_a_snapshot_tells_what_runs_and_what_has_ended_with_its_errors() -> None:
+def test_a_snapshot_shows_running_and_finished_jobs_with_their_errors() -> None:
     fault = Fault("ValueError", HOSTILE, f"Traceback\n{HOSTILE}")
     ended = FinishedJob("j-0", HOSTILE, "web", Status.FAILED, 3, START, 1.5, "w", fault)
     running = RunningJob("j-1", "fetch", "web", START)

@@ -143,7 +143,7 @@ TYPED: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("value", "type"), TYPED, ids=[str(one[1]) for one in TYPED])
-def test_a_typed_value_comes_back_when_its_type_is_asked_for(
+def test_a_typed_value_round_trips_when_its_type_is_given(
     codec: str, value: Any, type: Any
 ) -> None:
     again = decode(encode(value, codec=codec), type)
@@ -151,18 +151,18 @@ def test_a_typed_value_comes_back_when_its_type_is_asked_for(
     assert again.__class__ is value.__class__
 
 
-def test_a_strict_model_comes_back_from_json() -> None:
+def test_a_strict_model_round_trips_through_json() -> None:
     again = decode(encode(PLANT), Plant)
     assert again == PLANT
     assert again.title == "Rose"
 
 
-def test_a_model_is_data_until_its_type_is_asked_for() -> None:
+def test_a_model_is_decoded_as_plain_data_without_its_type() -> None:
     assert decode(encode(Leaf(size=1))) == {"size": 1}
     assert decode(encode([Leaf(size=1)]), list[Any]) == [{"size": 1}]
 
 
-def test_a_type_without_a_hash_can_be_asked_for() -> None:
+def test_an_unhashable_type_can_be_given() -> None:
     assert decode(encode(5), Annotated[int, {"not": "hashable"}]) == 5
 
 
@@ -180,7 +180,7 @@ def test_an_error_names_the_place_in_nested_data(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_model_names_all_its_faults_and_shows_no_input(codec: str) -> None:
+def test_a_model_error_names_all_its_faults_and_shows_no_input(codec: str) -> None:
     data = encode([{"size": "hunter2"}], codec=codec)
     with pytest.raises(Undecodable) as caught:
         decode(data, list[Leaf])
@@ -220,12 +220,12 @@ def test_code_of_a_type_that_raises_anything_makes_the_data_undecodable(codec: s
     ["int", 5, Leaf | int, Annotated[Leaf | int, {}]],
     ids=["text", "5", "union", "unhashed"],
 )
-def test_a_type_that_no_data_can_have_is_the_mistake_of_the_caller(type: Any) -> None:
+def test_an_unreadable_type_is_a_usage_error(type: Any) -> None:
     with pytest.raises(UsageError, match=r"type=.* cannot be read"):
         decode(encode(1), type)
 
 
-def test_a_class_without_a_form_cannot_be_asked_for() -> None:
+def test_a_class_that_cannot_be_built_from_data_is_refused() -> None:
     class Agent:
         pass
 
@@ -271,7 +271,7 @@ class Odd(Enum):
         ({"k" * 100: object()}, "$['" + "k" * 39 + "…]"),
     ],
 )
-def test_the_place_of_a_fault_is_found_in_any_kind_of_value(value: Any, place: str) -> None:
+def test_the_location_of_a_fault_is_found_in_any_kind_of_value(value: Any, place: str) -> None:
     with pytest.raises(UsageError) as caught:
         encode(value)
     assert f", at {place}: " in str(caught.value)
@@ -283,7 +283,7 @@ def test_a_model_that_cannot_be_dumped_is_named() -> None:
             encode({"cell": Cell(extra=object())}, codec=codec)
 
 
-def test_a_model_that_leads_back_to_itself_is_written_as_it_says() -> None:
+def test_a_self_referencing_model_is_encoded_without_its_excluded_field() -> None:
     class Node(BaseModel):
         name: str | None
         top: Any = Field(default=None, exclude=True)
@@ -293,13 +293,13 @@ def test_a_model_that_leads_back_to_itself_is_written_as_it_says() -> None:
     assert decode(encode([2**100, node]), list[Any]) == [2**100, {"name": None}]
 
 
-def test_a_key_that_json_cannot_have_is_named_by_its_dict() -> None:
+def test_an_invalid_json_key_is_reported_with_its_dict() -> None:
     with pytest.raises(
         UsageError, match=r"at \$\['a'\]: tuple cannot be a key of a dict; keys are text"
     ):
         encode({"a": {(1, 2): 3}})
 
 
-def test_unknown_extensions_of_msgpack_do_not_come_in_as_objects() -> None:
+def test_unknown_msgpack_extensions_are_undecodable() -> None:
     with pytest.raises(Undecodable, match="unknown MessagePack extension 5"):
         decode(pack(Envelope("msgpack", b"\x91\xd4\x05a")))

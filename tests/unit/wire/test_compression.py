@@ -17,7 +17,7 @@ KIB = 1024
 NOISE = random.Random(7).randbytes(64 * KIB)
 
 
-def test_what_is_large_is_compressed_and_comes_back() -> None:
+def test_a_large_payload_is_compressed_and_round_trips() -> None:
     value = ["some words"] * 5000
     data = encode(value)
     assert unpack(data, "").compressed
@@ -25,17 +25,17 @@ def test_what_is_large_is_compressed_and_comes_back() -> None:
     assert decode(data) == value
 
 
-def test_what_is_small_stays_as_it_is() -> None:
+def test_a_small_payload_is_not_compressed() -> None:
     assert not unpack(encode("x" * (8 * KIB - 2)), "").compressed
     assert unpack(encode("x" * (8 * KIB - 1)), "").compressed
 
 
-def test_a_limit_says_from_where_compression_is_tried() -> None:
+def test_compress_above_sets_the_size_from_which_compression_is_tried() -> None:
     assert unpack(encode("x" * 100, limits=Limits(compress_above=0)), "").compressed
     assert not unpack(encode("x" * 20_000, limits=Limits(compress_above=30_000)), "").compressed
 
 
-def test_what_would_save_less_than_a_tenth_stays_as_it_is() -> None:
+def test_a_payload_that_would_save_less_than_a_tenth_is_not_compressed() -> None:
     assert compress(NOISE) is None
     data = encode(NOISE, codec="msgpack")
     assert not unpack(data, "").compressed
@@ -81,7 +81,7 @@ def test_a_compressed_body_that_is_damaged_is_undecodable() -> None:
         expand(zlib.compress(b"words") + b"more", 10_000, "it")
 
 
-def test_compressed_data_is_as_deep_as_plain_data_may_be() -> None:
+def test_the_nesting_limit_applies_to_compressed_data() -> None:
     bomb = zlib.compress(b"[" * 200_000)
     with pytest.raises(TooLarge, match="nests deeper than 64"):
         decode(pack(Envelope("json", bomb, compressed=True)))

@@ -54,7 +54,7 @@ def test_data_of_version_2_stays_readable() -> None:
         Envelope("json", b"body", key_id="k", is_bound=True),
     ],
 )
-def test_an_envelope_says_what_was_put_into_it(envelope: Envelope) -> None:
+def test_an_envelope_round_trips(envelope: Envelope) -> None:
     tail = b"\x00" * SIGNATURE_BYTES if envelope.key_id is not None else b""
     assert unpack(pack(envelope) + tail, "it") == envelope
 

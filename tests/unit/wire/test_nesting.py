@@ -75,7 +75,7 @@ def test_msgpack_is_measured_in_containers_of_any_size(value: Any, depth: int) -
     assert depth_in_msgpack(msgspec.msgpack.encode(value)) == depth
 
 
-def test_msgpack_that_is_cut_is_measured_as_far_as_it_goes() -> None:
+def test_truncated_msgpack_is_measured_as_far_as_it_goes() -> None:
     assert depth_in_msgpack(b"\x91\x91\xdd") == 3
     assert depth_in_msgpack(b"\xc6\xff\xff\xff\xff" + b"\x91" * 100) == 0
     assert depth_in_msgpack(b"\x01" + b"\x91" * 100) == 0

@@ -41,7 +41,7 @@ def written(codec: str, body: bytes) -> bytes:
     "value",
     [None, True, 0, -1, 2**63, 1.5, -0.0, "", "Bienen 🐝", [], {}, {"a": [1, {"b": None}]}, "null"],
 )
-def test_a_plain_value_comes_back_as_it_was(codec: str, value: Any) -> None:
+def test_a_plain_value_round_trips(codec: str, value: Any) -> None:
     again = decode(encode(value, codec=codec))
     assert (again, type(again)) == (value, type(value))
 
@@ -51,13 +51,13 @@ def test_an_int_stays_exact_however_long_it_is() -> None:
         assert decode(encode(value)) == value
 
 
-def test_an_envelope_says_by_itself_how_to_read_it() -> None:
+def test_an_envelope_contains_its_codec_and_compression() -> None:
     large = Limits(payload=MILLION, compress_above=0)
     for codec in CODECS:
         assert decode(encode(["a"] * 10_000, codec=codec, limits=large)) == ["a"] * 10_000
 
 
-def test_msgpack_keeps_what_is_no_json() -> None:
+def test_msgpack_supports_values_that_json_does_not() -> None:
     value = [b"\x00\xff", inf, {1: "a"}]
     assert decode(encode(value, codec="msgpack")) == value
 
@@ -78,20 +78,20 @@ def test_a_small_json_payload_can_be_read_by_eye() -> None:
         (lambda x: {x: 1}, "(the key)"),
     ],
 )
-def test_json_refuses_a_number_that_is_none(number: float, value: Any, place: str) -> None:
+def test_json_refuses_nan_and_infinity(number: float, value: Any, place: str) -> None:
     with pytest.raises(UsageError) as caught:
         encode(value(number), what="argument 'score'")
     assert "argument 'score' cannot be written as json, at $" in str(caught.value)
     assert f"{place}: {number} is no number in JSON; give None, or use" in str(caught.value)
 
 
-def test_a_number_that_is_none_is_found_beside_ints_of_any_length() -> None:
+def test_nan_is_found_beside_ints_of_any_length() -> None:
     with pytest.raises(UsageError, match=r"\$\[1\]: nan is no number"):
         encode([2**100, nan])
     assert decode(encode([2**100, None])) == [2**100, None]
 
 
-def test_words_and_bytes_that_look_like_no_number_pass() -> None:
+def test_strings_and_floats_that_resemble_nan_or_infinity_pass() -> None:
     # As a float this contains the bytes that the check for infinity searches.
     (lookalike,) = msgspec.msgpack.decode(b"\x91\xcb\x3f\xcb\x7f\xf0\x00\x00\x00\x00")
     value = [None, "nan", "inf", {"nan": None, "-inf": None}, lookalike]
@@ -107,7 +107,7 @@ def test_text_with_half_a_surrogate_pair_is_refused(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_an_object_without_a_form_is_refused_with_its_place(codec: str) -> None:
+def test_an_object_that_cannot_be_encoded_is_refused_with_its_location(codec: str) -> None:
     class Agent:
         pass
 
@@ -123,7 +123,7 @@ def test_an_object_without_a_form_is_refused_with_its_place(codec: str) -> None:
         encode(Agent, codec=codec)
 
 
-def test_msgpack_says_that_an_int_is_too_long_for_it() -> None:
+def test_msgpack_refuses_an_int_that_is_too_long() -> None:
     with pytest.raises(UsageError, match=r"\$\[0\]: the int has more than 64 bits; use codec"):
         encode([2**64], codec="msgpack")
 
@@ -156,13 +156,13 @@ def test_a_payload_up_to_the_limit_passes_and_one_above_is_refused(codec: str) -
         decode(encode("x" * 901, codec=codec), limits=limits)
 
 
-def test_the_limit_is_256_kib_unless_said_otherwise() -> None:
+def test_the_default_limit_is_256_kib() -> None:
     assert len(encode("x" * (256 * KIB - 2))) < 256 * KIB
     with pytest.raises(TooLarge, match="262145 bytes large; the limit is 262144"):
         encode("x" * (256 * KIB - 1))
 
 
-def test_what_is_too_large_is_not_even_looked_into() -> None:
+def test_data_that_is_too_large_is_refused_without_being_parsed() -> None:
     with pytest.raises(TooLarge, match="the limit is 262144"):
         decode(b"\x00" * 10 * MILLION)
 
@@ -190,7 +190,7 @@ def test_as_many_levels_as_allowed_pass_and_one_more_is_refused(codec: str) -> N
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_value_that_holds_itself_is_refused(codec: str) -> None:
+def test_a_value_that_contains_itself_is_refused(codec: str) -> None:
     ring: list[Any] = []
     ring.append({"self": ring})
     with pytest.raises(TooLarge, match="contains itself or nests too deep"):
@@ -244,7 +244,7 @@ def test_a_depth_bomb_within_a_limit_that_is_too_high_is_undecodable(
         decode(written(codec, body), type, limits=Limits(payload=20 * MILLION, depth=10**9))
 
 
-def test_a_bomb_in_a_field_that_nobody_asked_for_is_refused() -> None:
+def test_a_depth_bomb_in_an_unused_field_is_refused() -> None:
     for codec, head, bomb in (("json", b'{"x":', b"["), ("msgpack", b"\x81\xa1x", b"\x91")):
         with pytest.raises(TooLarge, match="nests deeper"):
             decode(written(codec, head + bomb * 100_000), Named)
@@ -295,18 +295,18 @@ def test_a_newer_envelope_asks_for_an_upgrade(version: int) -> None:
      ("msgpack", b"\xa3\xed\xa0\x80"), ("msgpack", b"\xd4\x05a"),
      ("msgpack", b"\x81\x81\x01\x01\x01"), ("msgpack", b"\xd7\xff" + b"\xff" * 8)],
 )  # fmt: skip
-def test_a_body_that_is_none_is_undecodable(codec: str, body: bytes) -> None:
+def test_an_invalid_body_is_undecodable(codec: str, body: bytes) -> None:
     with pytest.raises(Undecodable):
         decode(written(codec, body))
 
 
-def test_only_wire_errors_come_out_of_data_that_does_not_fit() -> None:
+def test_data_that_does_not_fit_raises_only_wire_errors() -> None:
     for type in (int, list[int], dict[str, int], Named, None):
         with pytest.raises(WireError, match="argument 'n' cannot be read as"):
             decode(encode(["a"]), type, what="argument 'n'")
 
 
-def test_a_long_complaint_is_cut() -> None:
+def test_a_long_error_message_is_truncated() -> None:
     with pytest.raises(Undecodable) as caught:
         decode(encode("x" * 5000), Literal["a"])
     assert 500 < len(str(caught.value)) < 1000

@@ -43,7 +43,7 @@ def test_a_signed_pickle_is_read_where_it_is_allowed() -> None:
     assert decode(data, ring=RING, pickle=ALLOWED) == value
 
 
-def test_the_trap_works(sprung: Path) -> None:
+def test_the_trap_pickle_runs_code_when_it_is_read(sprung: Path) -> None:
     data = encode(Trap(sprung), codec="pickle", ring=RING, pickle=ALLOWED)
     decode(data, ring=RING, pickle=ALLOWED)
     assert sprung.exists()
@@ -108,7 +108,7 @@ def test_writing_a_pickle_needs_a_permission_and_a_ring(ring: Any, permission: A
         encode(1, codec="pickle", ring=ring, pickle=permission)
 
 
-def test_what_cannot_be_pickled_is_refused() -> None:
+def test_a_value_that_cannot_be_pickled_is_refused() -> None:
     with pytest.raises(UsageError, match=r"cannot be written as pickle, at \$\[1\]"):
         encode([1, lambda: 1], codec="pickle", ring=RING, pickle=ALLOWED)
 

@@ -22,7 +22,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_what_was_signed_is_read(codec: str) -> None:
+def test_signed_data_is_read(codec: str) -> None:
     large = ["bees"] * 10_000
     assert decode(encode(large, codec=codec, ring=RING), ring=RING) == large
 
@@ -72,7 +72,7 @@ def test_no_bit_of_an_envelope_can_be_changed(value: Any) -> None:
                 decode(bytes(changed), ring=RING, at=NOW)
 
 
-def test_no_end_of_an_envelope_can_be_cut_or_added() -> None:
+def test_an_envelope_cannot_be_truncated_or_extended() -> None:
     data = encode({"a": 1}, ring=RING)
     for size in range(len(data)):
         with pytest.raises(WireError):
@@ -107,7 +107,7 @@ def test_nothing_is_decompressed_before_the_signature_is_right() -> None:
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-def test_a_signature_is_good_only_where_the_same_is_bound_to_it(codec: str) -> None:
+def test_a_signature_is_valid_only_for_the_data_it_is_bound_to(codec: str) -> None:
     data = encode([1], codec=codec, ring=RING, bound=b"job 1")
     assert decode(data, ring=RING, bound=b"job 1") == [1]
     for other in (b"job 2", b"job 1 ", b"", None):
@@ -117,7 +117,7 @@ def test_a_signature_is_good_only_where_the_same_is_bound_to_it(codec: str) -> N
         decode(data, ring=RING, bound=b"job 2")
 
 
-def test_what_an_older_version_signed_is_read_by_a_ring_that_says_so() -> None:
+def test_unbound_signatures_of_an_older_version_need_accept_unbound() -> None:
     data = encode(1, ring=RING, bound=None)
     assert data[2] == 1
     with pytest.raises(BadSignature, match=r"version 1\); .*KeyRing\(…, accept_unbound=True\)"):
@@ -127,7 +127,7 @@ def test_what_an_older_version_signed_is_read_by_a_ring_that_says_so() -> None:
     assert decode(data, ring=RING, bound=None) == 1
 
 
-def test_what_is_bound_cannot_be_passed_off_as_what_an_older_version_signed() -> None:
+def test_a_bound_signature_cannot_be_passed_off_as_an_unbound_one() -> None:
     ring = KeyRing({"k2": NEW}, current="k2", accept_unbound=True)
     data = encode(1, ring=RING, bound=b"job 1")
     with pytest.raises(BadSignature, match="altered"):
@@ -139,7 +139,7 @@ def test_what_is_bound_cannot_be_passed_off_as_what_an_older_version_signed() ->
 # Expiry
 
 
-def test_a_signature_is_good_until_it_expires() -> None:
+def test_a_signature_is_valid_until_it_expires() -> None:
     data = encode(1, ring=RING, expires_in=60, at=NOW)
     assert decode(data, ring=RING, at=NOW + timedelta(seconds=59.9)) == 1
     with pytest.raises(BadSignature, match=r"expired 0\.0 s ago"):
@@ -154,7 +154,7 @@ def test_without_the_time_nothing_that_expires_is_read() -> None:
         decode(data, ring=RING)
 
 
-def test_what_does_not_expire_needs_no_time() -> None:
+def test_data_without_an_expiry_needs_no_current_time() -> None:
     assert decode(encode(1, ring=RING), ring=RING, at=NOW + timedelta(days=10_000)) == 1
 
 
@@ -192,7 +192,7 @@ def test_an_expiry_needs_a_ring_and_the_time_with_its_zone() -> None:
         ({5: OLD}, 5, "key id 5 is not allowed"),
     ],
 )
-def test_a_ring_says_what_is_wrong_with_its_keys(
+def test_a_key_ring_reports_what_is_wrong_with_its_keys(
     secrets: Any, current: Any, complaint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -201,12 +201,12 @@ def test_a_ring_says_what_is_wrong_with_its_keys(
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_ring_names_all_its_faults_at_once() -> None:
+def test_a_key_ring_reports_all_its_faults_at_once() -> None:
     with pytest.raises(UsageError, match=r"KeyRing: .*'a' has 1 bytes.*; .*'b' has 2.*; current="):
         KeyRing({"a": b"1", "b": b"22"}, current="c")
 
 
-def test_a_ring_does_not_show_its_secrets() -> None:
+def test_the_repr_of_a_key_ring_shows_no_secrets() -> None:
     assert repr(RING) == "KeyRing('k2', 'k1', current='k2')"
     shown = repr([getattr(RING, name) for name in KeyRing.__slots__])
     assert "secret" not in shown

@@ -73,7 +73,7 @@ async def test_a_set_in_another_order_is_the_same_call(url: str) -> None:
         pytest.param({"codec": "json"}, {"codec": "msgpack"}, id="another codec"),
     ],
 )
-async def test_a_call_is_known_after_the_way_of_writing_has_changed(
+async def test_a_call_is_recognized_after_a_codec_change(
     shared_url: str, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     paid, done = list[str](), list[str]()
@@ -171,7 +171,7 @@ def in_run(job: str, call: bytes) -> str:
     return former_key("run", job, [], 1, call)
 
 
-async def test_a_call_that_an_earlier_version_has_made_is_not_made_again(url: str) -> None:
+async def test_a_call_completed_by_an_earlier_version_is_not_repeated(url: str) -> None:
     former = Former(url)
     job, _ = await former.play("o-1", "succeeded", in_run)
     assert (job.result, former.paid) == ("paid then", [])
@@ -208,7 +208,7 @@ async def test_a_key_of_the_business_of_an_earlier_version_holds_for_its_tenant(
         assert await result(await other.submit("o-1")) == "paid here"
 
 
-async def test_what_an_earlier_version_has_made_expires_for_others_alone(shared_url: str) -> None:
+async def test_a_receipt_of_an_earlier_version_expires_only_for_other_runs(shared_url: str) -> None:
     former = Former(shared_url, scope="global", key_fields=["order"], dedupe_ttl=0.01)
 
     def key(job: str, call: bytes) -> str:
@@ -221,7 +221,9 @@ async def test_what_an_earlier_version_has_made_expires_for_others_alone(shared_
         assert await result(await later.submit("o-1")) == "paid here"
 
 
-async def test_a_set_whose_order_is_lost_is_unknown_rather_than_paid_twice(shared_url: str) -> None:
+async def test_a_set_argument_of_unknown_order_is_unknown_rather_than_called_twice(
+    shared_url: str,
+) -> None:
     former = Former(shared_url)
     job, _ = await former.play([0, 8], "succeeded", lambda job, call: in_run(job, b"?" * 32))
     assert job.error.type.endswith("ToolOutcomeUnknown")
@@ -266,7 +268,7 @@ async def append(app: App, stream: str, record: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("scope", ["run", "session", "global"])
-async def test_what_a_run_has_done_does_not_expire_for_it(url: str, scope: str) -> None:
+async def test_receipts_do_not_expire_for_their_own_run(url: str, scope: str) -> None:
     app, paid = App(url), list[str]()
 
     @tool(scope=scope, dedupe_ttl=0.01)
@@ -292,7 +294,7 @@ async def test_what_a_run_has_done_does_not_expire_for_it(url: str, scope: str) 
     assert paid == ["o-1", "o-1"]
 
 
-async def test_a_call_that_is_settled_stays_so_for_its_run_whatever_its_scope(url: str) -> None:
+async def test_a_settled_call_stays_settled_for_its_run_in_every_scope(url: str) -> None:
     app, paid = App(url), list[str]()
 
     @tool(scope="global", key_fields=["order"], timeout=0.05)
@@ -361,7 +363,7 @@ async def test_names_with_slashes_are_not_mixed_up(url: str) -> None:
     ]
 
 
-async def test_receipts_go_with_the_last_job_of_their_run(url: str) -> None:
+async def test_receipts_are_deleted_with_the_last_job_of_their_run(url: str) -> None:
     app, failing = App(url), [True]
 
     @tool

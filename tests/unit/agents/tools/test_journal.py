@@ -20,7 +20,7 @@ def test_positions_are_counted_within_each_step() -> None:
     ]
 
 
-def test_what_was_recorded_last_at_a_position_counts() -> None:
+def test_the_last_record_at_a_position_wins() -> None:
     journal = Journal([*steps((1,)), write(JournalStep((1,), "other", b"", b""))])
     found = journal.find((1,))
     assert found is not None
@@ -28,7 +28,7 @@ def test_what_was_recorded_last_at_a_position_counts() -> None:
     assert journal.find((2,)) is None
 
 
-def test_a_branch_forgets_what_is_behind_it_and_within_it() -> None:
+def test_a_branch_drops_the_steps_after_it_and_within_it() -> None:
     paths: list[Path] = [(1,), (1, 1), (2,), (2, 1), (2, 2), (2, 2, 1), (2, 3), (3,), (3, 1)]
     journal = Journal(steps(*paths))
     journal.branch((2, 2))

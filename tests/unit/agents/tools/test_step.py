@@ -46,7 +46,7 @@ async def result(ticket: Ticket[Any]) -> Any:
         return await ticket
 
 
-async def test_what_is_finished_is_not_done_again(url: str) -> None:
+async def test_a_finished_step_is_not_repeated(url: str) -> None:
     app, calls = App(url), Calls("one", "two", "three")
 
     @app.task(name="agent", retry=AGAIN)
@@ -62,7 +62,7 @@ async def test_what_is_finished_is_not_done_again(url: str) -> None:
     assert calls.made == ["one", "two", "three"]
 
 
-async def test_what_raises_is_not_recorded(url: str) -> None:
+async def test_a_step_that_raises_is_not_recorded(url: str) -> None:
     app, calls = App(url), Calls("inside")
 
     def fetch() -> int:
@@ -79,7 +79,7 @@ async def test_what_raises_is_not_recorded(url: str) -> None:
     assert calls.made == ["fetch", "fetch"]
 
 
-async def test_a_snoozed_job_goes_on_where_it_was(url: str) -> None:
+async def test_a_snoozed_job_continues_where_it_stopped(url: str) -> None:
     app, calls = App(url), Calls()
     snoozed: list[int] = []
 
@@ -96,7 +96,7 @@ async def test_a_snoozed_job_goes_on_where_it_was(url: str) -> None:
     assert calls.made == ["first", "second"]
 
 
-async def test_results_have_the_type_they_are_annotated_with_the_first_time_too(url: str) -> None:
+async def test_results_have_their_annotated_type_on_the_first_run_too(url: str) -> None:
     app, calls, seen = App(url), Calls("after"), list[Any]()
 
     async def fetch(where: str) -> Page:
@@ -129,7 +129,7 @@ async def test_equal_steps_are_all_done(url: str) -> None:
     assert calls.made == ["x"] * 3
 
 
-async def test_steps_may_be_side_by_side_and_within_each_other(url: str) -> None:
+async def test_steps_may_be_concurrent_and_nested(url: str) -> None:
     app, calls = App(url), Calls("c1", "c2", "together", "after")
 
     async def outer(name: str) -> str:
@@ -152,7 +152,7 @@ async def test_steps_may_be_side_by_side_and_within_each_other(url: str) -> None
     assert sorted(calls.made) == ["a1", "a2", "b1", "b2", "c1", "c2"]
 
 
-async def test_changed_code_begins_a_branch_and_says_so(url: str) -> None:
+async def test_changed_code_starts_a_branch_and_logs_it(url: str) -> None:
     app, calls = App(url), Calls("first", "second")
     plans = [["a", "b", "c"], ["a", "x", "c"], ["a", "x", "c"]]
 
@@ -191,7 +191,7 @@ async def test_other_data_for_a_step_begins_a_branch_too(url: str) -> None:
     assert calls.made == ["old", "new"]
 
 
-async def test_what_cannot_be_kept_fails_the_step(url: str) -> None:
+async def test_a_step_that_cannot_be_stored_fails(url: str) -> None:
     app = App(url)
 
     @app.task(name="agent", retry=None)
@@ -258,7 +258,9 @@ WRONG_SHAPES = [
 
 
 @pytest.mark.parametrize(("args", "text"), WRONG_SHAPES)
-async def test_a_wrong_shape_shows_the_right_one(args: tuple[Any, ...], text: str) -> None:
+async def test_a_wrong_step_call_is_refused_with_the_right_one(
+    args: tuple[Any, ...], text: str
+) -> None:
     wrong: Any = step
     with pytest.raises(UsageError) as caught:
         await wrong(*args)
@@ -273,7 +275,7 @@ async def test_a_coroutine_in_place_of_a_function_is_closed_and_refused() -> Non
         await step("x", coroutine)
 
 
-async def test_a_wrong_shape_in_a_job_is_the_same_error() -> None:
+async def test_a_wrong_step_call_in_a_job_raises_the_same_error() -> None:
     app = App("memory://")
     wrong: Any = step
 

@@ -46,7 +46,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent", "read"])
-async def test_a_call_that_is_done_is_not_made_again(url: str, effect: str) -> None:
+async def test_a_completed_call_is_not_repeated(url: str, effect: str) -> None:
     app, world = App(url), World("after", "later")
 
     @tool(effect=effect)
@@ -95,7 +95,7 @@ async def test_a_tool_works_on_a_store_from_which_documents_were_deleted(
     assert world.made == ["o-1", "o-2"]
 
 
-async def test_equal_calls_that_are_meant_are_all_made_once_each(url: str) -> None:
+async def test_equal_calls_made_on_purpose_are_each_made_once(url: str) -> None:
     app, world = App(url), World("after")
 
     @tool
@@ -119,7 +119,7 @@ async def test_equal_calls_that_are_meant_are_all_made_once_each(url: str) -> No
         assert await result(await agent.submit()) == [5, 6, 7, 8]
 
 
-async def test_a_call_id_stands_for_a_call_wherever_it_is_made(url: str) -> None:
+async def test_a_call_id_identifies_a_call_inside_and_outside_of_a_step(url: str) -> None:
     app, world = App(url), World()
 
     @tool
@@ -156,7 +156,7 @@ async def test_a_key_of_the_business_holds_over_jobs_and_refuses_other_arguments
     assert world.made == ["o-1"]
 
 
-async def test_what_a_tool_raises_is_tried_again_unless_it_gives_up(url: str) -> None:
+async def test_a_tool_that_raises_is_retried_unless_it_gives_up(url: str) -> None:
     app, world = App(url), World("first", "for good")
 
     @tool
@@ -188,7 +188,7 @@ async def test_what_a_tool_raises_is_tried_again_unless_it_gives_up(url: str) ->
     assert "failed before: GiveUp: for good" in seen[1]
 
 
-async def test_a_call_that_takes_too_long_is_unknown_and_not_made_again(url: str) -> None:
+async def test_a_call_that_times_out_is_unknown_and_not_repeated(url: str) -> None:
     app, world = App(url), World()
 
     @tool(timeout=0.05)
@@ -210,7 +210,7 @@ async def test_a_call_that_takes_too_long_is_unknown_and_not_made_again(url: str
     assert world.made == ["o-1", *[True] * 6]
 
 
-async def test_a_cancelled_call_comes_to_its_end_and_is_written_down(url: str) -> None:
+async def test_a_cancelled_call_runs_to_its_end_and_is_recorded(url: str) -> None:
     world, events = World(), Events()
     app = App(url, events=events)
     begun, asked, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -277,7 +277,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize("happened", [True, False])
-async def test_somebody_decides_and_the_dead_job_goes_on_where_it_was(
+async def test_after_settling_a_call_the_dead_job_continues_where_it_stopped(
     url: str, happened: bool
 ) -> None:
     app, world = App(url), World()
@@ -308,7 +308,7 @@ async def test_somebody_decides_and_the_dead_job_goes_on_where_it_was(
     assert world.made == ["before", "o-1"] if happened else ["before", "o-1", "o-1"]
 
 
-async def test_what_nobody_asked_for_cannot_be_decided(url: str) -> None:
+async def test_settling_an_unknown_key_is_refused(url: str) -> None:
     async with App(url) as app:
         with pytest.raises(UsageError, match="there is no receipt of the key"):
             await app.settle_tool("nothing", happened=True)
@@ -339,7 +339,9 @@ async def test_jobs_that_make_the_same_call_at_once_make_it_once(url: str) -> No
     assert world.made == ["o-1"]
 
 
-async def test_a_result_that_cannot_be_kept_is_told_and_the_call_not_repeated(url: str) -> None:
+async def test_a_result_that_cannot_be_stored_is_reported_and_the_call_not_repeated(
+    url: str,
+) -> None:
     app, world = App(url), World()
 
     @tool
@@ -416,7 +418,7 @@ def test_a_wrong_option_is_refused_by_the_decorator(options: dict[str, Any], tex
 
 
 @pytest.mark.parametrize(("key", "happened"), [(5, True), ("x", "yes"), ("x", None)], ids=str)
-async def test_settling_a_call_takes_a_key_and_yes_or_no(key: Any, happened: Any) -> None:
+async def test_settle_tool_takes_a_key_and_a_bool(key: Any, happened: Any) -> None:
     app = App("memory://")
     async with app:
         with pytest.raises(UsageError, match="and whether it happened, True or False"):
