@@ -16,7 +16,6 @@ def mark_store(store: type, marks: Marks) -> None:
     """Mark adds, claims and settles; what is claimed with a settle is both."""
     wrapped = {
         "add": _during(marks, store, "add"),
-        "claim": _during(marks, store, "claim"),
         "replace": _replace(marks, store),
     }
     for name, verb in wrapped.items():
@@ -38,10 +37,10 @@ def _replace(marks: Marks, store: Any) -> Verb:
     verb: Verb = store.replace
 
     @wraps(verb)
-    async def marked(self: Any, changes: Any, wanted: Any = None) -> Any:
+    async def marked(self: Any, changes: Any = (), wanted: Any = None, released: Any = ()) -> Any:
         phases = (("settle", changes), ("claim", wanted))
         with marks.during(*(phase for phase, what in phases if what)):
-            return await verb(self, changes, wanted)
+            return await verb(self, changes, wanted, released)
 
     return marked
 

@@ -23,7 +23,8 @@ from tests.pooler import Pooler
 from tests.private_servers.postgres_server import PostgresServer
 from tests.unit.stores.tables import postgres_faults
 
-pytestmark = pytest.mark.slow
+# The fixtures of the contract run on the event loop of the session.
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 CORE = ("test_add", "test_claims", "test_documents", "test_keys", "test_log", "test_transaction")
 LIMIT = 50  # seconds after which a wait gives up
