@@ -509,9 +509,10 @@ def test_an_agent_without_a_session_says_where_its_verbs_are(verb: str) -> None:
         getattr(agent, verb)
 
 
-def test_other_unknown_names_of_an_agent_get_no_hint() -> None:
+def test_a_misspelt_name_of_an_agent_gets_a_hint() -> None:
     agent: Any = App("memory://").agent(name="chat")(_echo)
-    with pytest.raises(AttributeError, match=r"^'Agent' object has no attribute 'sesion'$"):
+    told = r"^'Agent' object has no attribute 'sesion'; did you mean 'session'\?$"
+    with pytest.raises(AttributeError, match=told):
         agent.sesion  # noqa: B018
 
 
