@@ -45,6 +45,20 @@ def load_app(name: str, warn: Callable[[str], None] = lambda text: None) -> App:
     return _checked(found, name)
 
 
+def is_module(name: str) -> bool:
+    """Return whether the current folder has a module or package of this dotted name."""
+    path = Path(*name.split("."))
+    return name != "" and (path.with_name(f"{path.name}.py").is_file() or path.is_dir())
+
+
+def _meant_module(module: str, name: str) -> str:
+    """Return what to do about a module that is not found."""
+    stem = module.removesuffix(".py")
+    if stem != module and is_module(stem):
+        return f"did you mean {stem}:{name.partition(':')[2]}?"
+    return "run this in the folder of your project"
+
+
 def _apps_of(module: str) -> str:
     """Return the names of the apps that a loaded module has, as a hint."""
     from poolhand.app import App
@@ -74,7 +88,7 @@ def _imported(module: str, name: str, warn: Callable[[str], None]) -> object:
         if under_way.refused is not None:
             raise UsageError(f"app={name!r}: {under_way.refused.message}") from error
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            advice = f"{error}; run this in the folder of your project"
+            advice = f"{error}; {_meant_module(module, name)}"
         else:
             advice = (
                 f"loading it raised {type(error).__name__}: {error}; "

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from poolhand.config import (
     DEFAULT,
+    STORE_NAMES,
     load_app_store,
     located,
     misspelt_variables,
@@ -21,7 +22,6 @@ from poolhand.runtime import Runtime
 from poolhand.wire.payload import Wire
 
 IN_CODE = "the code"
-URL_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn", "uri")
 
 
 class AppOptions(TypedDict, total=False):
@@ -59,7 +59,7 @@ def _fault(name: str, known: list[str]) -> str:
         hint = f"did you mean {near}=?"
     elif part is not None:
         hint = f"write wire=Wire({part}=…), with Wire of poolhand.settings"
-    elif nearest(name, URL_NAMES) is not None:
+    elif nearest(name, STORE_NAMES) is not None:
         hint = 'the URL of the store comes first: App("sqlite:///agents.db")'
     else:
         hint = f"there are {', '.join(known)}"

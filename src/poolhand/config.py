@@ -35,6 +35,8 @@ FILE = "pyproject.toml"
 TABLE = "tool.poolhand"
 DEFAULT = "default"
 
+STORE_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn", "uri")
+"""Names under which users look for the setting `store`."""
 _HIDDEN = "***"
 _WITHOUT_LOGIN = ("sqlite", "memory")
 _HOST = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]*)(?::\d{0,5})?")
@@ -185,13 +187,20 @@ def misspelt_variables(setting: str) -> list[str]:
     """Return environment variables that are probably misspellings of a setting."""
     known = {f"{PREFIX}{one.name.upper()}" for one in SETTINGS}
     ours = (name for name in sorted(os.environ) if name.startswith(PREFIX) and name not in known)
-    return [name for name in ours if nearest(name.removeprefix(PREFIX), [setting], 0.75)]
+    return [name for name in ours if _is_meant(name.removeprefix(PREFIX), setting)]
+
+
+def _is_meant(name: str, setting: str) -> bool:
+    is_other_name = setting == "store" and name.lower() in STORE_NAMES
+    return is_other_name or nearest(name, [setting], 0.75) is not None
 
 
 def unknown_variable(name: str) -> str:
     """Return the error about a variable that has our prefix but is not a setting."""
     # Without the prefix, which would make any two names similar.
-    near = nearest(name.removeprefix(PREFIX), (setting.name for setting in SETTINGS))
+    bare = name.removeprefix(PREFIX)
+    by_letters = nearest(bare, (setting.name for setting in SETTINGS))
+    near = "store" if bare.lower() in STORE_NAMES else by_letters
     hint = "see `poolhand config`" if near is None else f"did you mean {PREFIX}{near.upper()}?"
     return f"{name} is not a variable of poolhand and has no effect; {hint}"
 

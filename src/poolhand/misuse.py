@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, StructMeta
 
 from poolhand.errors import UsageError
-from poolhand.rules.validation import no_option, shown
+from poolhand.rules.validation import nearest, no_option, shown
 
 T = TypeVar("T")
 
 LONGEST_DEFAULT = 20
+NEAR = 0.7  # least similarity at which a misspelt attribute is recognised
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -125,7 +126,13 @@ class OptionsStruct(Struct, frozen=True, metaclass=_OptionsMeta):
 def no_attribute(owner: object, name: str, hint: str | None = None) -> AttributeError:
     """Return the error that a `__getattr__` raises, with a hint if another name is meant."""
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    return AttributeError(text if hint is None else f"{text}; {hint}", name=name, obj=owner)
+    public = [one for one in dir(type(owner)) if not one.startswith("_")]
+    if hint is None and not name.startswith("_") and (near := nearest(name, public, NEAR)):
+        hint = f"did you mean {near!r}?"
+    if hint is not None:
+        # Without the object: Python would add a hint of its own.
+        return AttributeError(f"{text}; {hint}")
+    return AttributeError(text, name=name, obj=owner)
 
 
 def check_call(

@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Event
@@ -55,7 +56,8 @@ async def to_the_end(url: str, ledger: Path) -> None:
         await reached(await call(tasks, "fails", "dead-keyed", idempotency_key="k-dead"), "failed")
         for name, label in (("flaky", "again"), ("snoozes", "asleep")):
             await reached(await call(tasks, name, label), "scheduled")
-        await reached(await call(tasks, "work", "expired", delay=LONG, expires=0.2), "expired")
+        later = datetime.now(UTC) + timedelta(seconds=LONG)
+        await reached(await call(tasks, "work", "expired", run_at=later, expires=0.2), "expired")
         cancelled = await call(tasks, "work", "cancelled", delay=LONG)
         await cancelled.cancel()
         await app.operator().pause("ring", "ann")

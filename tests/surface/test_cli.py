@@ -489,6 +489,34 @@ def test_work_explains_how_to_name_the_app_of_a_file_or_module(
     assert f"; did you mean {meant}?" in told or meant is None
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("good:app:x", "good:app"),
+        ("good.app", "good:app"),
+        ("good/app", "good:app"),
+        ("good.py:app", "good:app"),
+        ("inner/good", "inner.good:app"),
+        ("inner.good.own", "inner.good:own"),
+    ],
+)
+def test_work_names_an_app_of_a_module_that_exists(
+    given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    for folder in (tmp_path, tmp_path / "inner"):
+        (folder / "good.py").write_text("", encoding="utf-8")
+    told = run("work", given, code=2).stderr
+    assert f"; did you mean {meant}?" in told
+
+
+@pytest.mark.parametrize("words", [("--slots", "5"), ("--slots=5",)])
+def test_work_names_the_option_that_another_name_means(words: tuple[str, ...]) -> None:
+    told = run("work", "a:app", *words, code=2).stderr
+    assert "No such option: --slots Did you mean --concurrency?" in told
+
+
 def test_an_audit_of_an_unknown_kind_names_those_that_exist(desk: Desk) -> None:
     result = desk.run("audit", "--kind", "cancel", code=2)
     assert "there is no kind 'cancel'; there are pool_submit, " in result.stderr

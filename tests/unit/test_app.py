@@ -184,6 +184,11 @@ def test_keep_must_be_a_keep_object() -> None:
         ("postgresql://h/db?schema=", "schema='' is not allowed"),
         (5, "store=5 is not allowed"),
         ("x" * 3_000_000, "give memory://"),
+        ("sqlite:///mine.db\r", "ends with a blank or a control character: remove it"),
+        ("sqlite:///mine.db\n", "ends with a blank or a control character"),
+        (" sqlite:///mine.db", "begins or ends with a blank"),
+        ("postgresql://me:secret@h/db ", "ends with a blank"),
+        ("sqlite:///mine.db\x1b", "ends with a blank or a control character"),
     ],
     ids=[
         "sqlite in memory",
@@ -196,6 +201,11 @@ def test_keep_must_be_a_keep_object() -> None:
         "no schema",
         "number",
         "huge",
+        "carriage return",
+        "line feed",
+        "blank in front",
+        "blank behind",
+        "escape",
     ],
 )
 def test_a_url_that_names_no_store_is_refused(url: Any, said: str) -> None:
@@ -270,6 +280,17 @@ def test_an_app_option_of_the_wrong_type_is_refused_without_showing_a_secret(
 def test_all_wrong_app_options_are_reported_at_once() -> None:
     with pytest.raises(UsageError, match=r"limits is a .*; ring is a .*; pickle is a"):
         App("memory://", wire=Wire(limits=5, ring=5, pickle=5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [" default", "default ", "default\r\n"])
+def test_the_name_of_a_pool_has_no_blanks_at_its_ends(name: str) -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"name=.* without blanks at its ends"):
+        app.pool(name)
+    with pytest.raises(UsageError, match=r"name=.* without blanks at its ends"):
+        Pool(name)
+    with pytest.raises(UsageError, match=r"pool=.* without blanks at its ends"):
+        app.task(name="call", pool=name)(print)
 
 
 BAD_NAMES = [5, 0, True, b"x", "", " ", "\ud800", "x" * 1001, [], float("nan"), object]

@@ -124,6 +124,8 @@ def test_an_unknown_variable_with_our_prefix_is_reported(tmp_path: Path) -> None
     [
         ("POOLHAND_MAX_WORKRES", "did you mean POOLHAND_MAX_WORKERS?"),
         ("POOLHAND_STOER", "did you mean POOLHAND_STORE?"),
+        ("POOLHAND_URL", "did you mean POOLHAND_STORE?"),
+        ("POOLHAND_DATABASE", "did you mean POOLHAND_STORE?"),
         ("POOLHAND_ZZZ", "see `poolhand config`"),
         ("POOLHAND_", "see `poolhand config`"),
     ],
@@ -483,17 +485,23 @@ def test_the_actor_is_the_login_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert person() == "anna"
 
 
+@pytest.mark.parametrize(
+    "variable", ["POOLHAND_STOR", "POOLHAND_URL", "POOLHAND_DB", "POOLHAND_DATABASE"]
+)
 def test_an_app_warns_about_a_misspelt_store_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variable: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("POOLHAND_STORE", raising=False)
     App()
     assert caplog.messages == []
-    monkeypatch.setenv("POOLHAND_STOR", "sqlite:///other.db")
+    monkeypatch.setenv(variable, "sqlite:///other.db")
     App()
     assert caplog.messages == [
-        "POOLHAND_STOR is not a variable of poolhand and has no effect; "
+        f"{variable} is not a variable of poolhand and has no effect; "
         "did you mean POOLHAND_STORE? "
         f"This app uses sqlite:///{tmp_path.resolve()}/poolhand.db (default)"
     ]

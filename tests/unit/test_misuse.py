@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -479,3 +480,22 @@ async def test_a_drained_pool_explains_where_to_submit(kept: dict[str, Any]) -> 
         "pool 'reviews' is draining or has ended, and accepts no new jobs; submit inside of its "
         "`async with`, or create a new pool"
     )
+
+
+async def test_a_misspelt_attribute_names_the_one_that_is_meant() -> None:
+    task = App("memory://").task(name="work")(print)
+    async with Pool() as pool:
+        ticket = await pool.submit(int, "1")
+        owners: list[tuple[object, str, str]] = [
+            (task, "sumbit", "did you mean 'submit'?"),
+            (pool, "sumbit", "did you mean 'submit'?"),
+            (pool, "close", "await pool.drain(seconds)"),
+            (pool, "shutdown", "await pool.drain(seconds)"),
+            (ticket, "done", "ticket.snapshot().status"),
+            (ticket, "cancle", "did you mean 'cancel'?"),
+        ]
+        for owner, name, meant in owners:
+            with pytest.raises(AttributeError, match=re.escape(meant)):
+                getattr(owner, name)
+            assert not hasattr(owner, "_zzz")
+        await ticket

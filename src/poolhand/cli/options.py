@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from msgspec import Struct
+from typer.core import TyperCommand
 
 from poolhand import config
 from poolhand.cli import screen
@@ -145,6 +146,22 @@ Command = Callable[..., None]
 KEYWORD = Parameter.KEYWORD_ONLY
 
 
+# Options of other task queues, and of `app.worker()`, by what they are called here.
+OTHER_OPTIONS = {"--slots": "--concurrency", "--queue": "--pool", "--queues": "--pool"}
+
+
+class HintedCommand(TyperCommand):
+    """A command that names the option which is meant by one of another program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name for parameter in self.params for name in parameter.opts}
+        for word in args:
+            name = word.partition("=")[0]
+            if name not in own and (meant := OTHER_OPTIONS.get(name)) in own:
+                ctx.fail(f"No such option: {name} Did you mean {meant}?")
+        return super().parse_args(ctx, args)
+
+
 class Commands(typer.Typer):
     """Commands that share groups of options, and whose help ends with examples."""
 
@@ -154,7 +171,7 @@ class Commands(typer.Typer):
         epilog = "\n".join(("\b", "Examples:", *(f"  $ {line}" for line in examples)))
 
         def register(command: Command) -> Command:
-            self.command(name, epilog=epilog)(_expanded(command))
+            self.command(name, cls=HintedCommand, epilog=epilog)(_expanded(command))
             return command
 
         return register

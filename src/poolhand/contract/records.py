@@ -147,7 +147,8 @@ class Refusal(Struct, frozen=True):
     """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (the job to revive is not).
 
     "user": it has a turn of a session that belongs to another user, or to none. "key": its
-    idempotency key stands for `holder`, which makes another call.
+    idempotency key stands for `holder`, which makes another call. "busy": `holder` is the turn
+    that its session has.
     """
 
     reason: str

@@ -55,6 +55,9 @@ class ScheduleRecord(Struct, frozen=True):
     past: Past
     next: datetime | None = None
     arguments: str = ""
+    # The last moment whose job was submitted, at first the moment of registration; None in records
+    # of older versions. Unlike `past` it stays during a pause.
+    ran: datetime | None = None
 
 
 class SchedulePause(Struct, frozen=True):
@@ -131,13 +134,13 @@ class TimedTask:
             raise UsageError(f"the call of the {self.what} was not packed before a worker started")
         return self._call
 
-    def record(self, past: Past, now: datetime) -> Put:
+    def record(self, past: Past, now: datetime, ran: datetime) -> Put:
         """Return the record to be stored."""
         schedule = self.schedule
         coming = rules.upcoming(schedule, past, now)
         zone = schedule.when.zone if isinstance(schedule.when, Cron) else None
         times = schedule.when.text, zone, schedule.missed, past, coming
-        record = ScheduleRecord(schedule.task, *times, self._packed().text)
+        record = ScheduleRecord(schedule.task, *times, self._packed().text, ran)
         # Longer than any time without a write: a schedule whose record expires starts anew.
         keep = KEEP if coming is None else max(KEEP, 2 * (coming - past.last))
         return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
@@ -177,6 +180,11 @@ class Scheduler:
         if self._connection is not None:
             self.begin(self._connection)
 
+    def check_unscheduled(self, fn: object) -> None:
+        """Raise for a scheduled task: options that it gets later do not apply to its schedule."""
+        if isinstance(fn, Task) and any(one.task is fn for one in self._timed.values()):
+            raise _made_again(fn.name)
+
     def request(self, id: str) -> JobRequest | None:
         """Return the request for one more job of a schedule that this process declares."""
         found = self._timed.get(id)
@@ -188,10 +196,7 @@ class Scheduler:
         self._is_checked = True
         for one in self._timed.values():
             if self._codes.find(one.task.name) is not one.task.code:
-                raise UsageError(
-                    f"{one.task.name!r} was made a task again after it was scheduled; write "
-                    "@app.cron(…) and @app.every(…) above @app.task(…)"
-                )
+                raise _made_again(one.task.name)
             # Types may be defined after the task: only now are they all known.
             one.prepare(self._client, one.task.code)
             config = self._client.declared.find(one.task.pool)
@@ -244,6 +249,13 @@ class Scheduler:
                 f"the task {shown(schedule.task)} cannot be scheduled under so long a name; give "
                 "it a shorter one: @app.task(name=…)"
             )
+
+
+def _made_again(name: str) -> UsageError:
+    return UsageError(
+        f"{name!r} was made a task again after it was scheduled; write "
+        "@app.cron(…) and @app.every(…) above @app.task(…)"
+    )
 
 
 class SchedulerLoop:
@@ -312,6 +324,7 @@ class SchedulerLoop:
         record = None if found is None else found.read(ScheduleRecord)
         before = None if record is None else record.past
         past = rules.begin(now) if before is None else before
+        ran = past.last if record is None or record.ran is None else record.ran
         if pause is not None:
             past = rules.pass_over(one.schedule, past, pause.until(now))
         paused = pause is not None and pause.paused
@@ -321,10 +334,10 @@ class SchedulerLoop:
             self._report_cut(one, past, moments)
             done, refusal = await self._submit(one, moments)
             if done:
-                past = rules.settle(one.schedule, past, done)
+                past, ran = rules.settle(one.schedule, past, done), done[-1]
         written = True
         if past is not before:
-            put = replace(one.record(past, now), expect=0 if found is None else found[1])
+            put = replace(one.record(past, now, ran), expect=0 if found is None else found[1])
             written = one.ours = await self._thread.store.put([put]) is not None
         if refusal is not None:
             raise refusal

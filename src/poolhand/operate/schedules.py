@@ -46,10 +46,10 @@ Declared = Callable[[str], JobRequest | None]
 class ScheduleView(PlainView, frozen=True):
     """A schedule that a worker has registered.
 
-    `last` is the moment up to which all moments are handled. `arguments` are those of its task, as
-    text. If `next` is long past, no code declares the schedule any more, or no worker runs; a
-    paused schedule has no `next`. `note` says why an active schedule does not run; it is empty if
-    it does.
+    `last` is the last moment that was submitted, at first that of its registration. `arguments`
+    are those of its task, as text. If `next` is long past, no code declares the schedule any more,
+    or no worker runs; a paused schedule has no `next`. `note` says why an active schedule does not
+    run; it is empty if it does.
     """
 
     id: str
@@ -216,7 +216,7 @@ async def _record(store: Store, id: str) -> ScheduleRecord | None:
 
 
 def _view(id: str, found: ScheduleRecord) -> ScheduleView:
-    when = found.text, found.zone, found.missed, found.past.last, found.next
+    when = found.text, found.zone, found.missed, found.ran or found.past.last, found.next
     return ScheduleView(id, found.task, *when, found.arguments)
 
 

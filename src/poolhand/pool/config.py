@@ -26,7 +26,7 @@ from poolhand.rules.validation import (
     AMOUNT,
     COUNT,
     LONGEST_NAME,
-    NAME,
+    POOL_NAME,
     SECONDS,
     OptionRule,
     OptionTable,
@@ -113,7 +113,7 @@ ALLOWED_FOR_JOBS: OptionTable = {
     "run_in": one_of(*RUN_IN, None),
 }
 ALLOWED: OptionTable = {
-    "name": NAME,
+    "name": POOL_NAME,
     "max_concurrent": SLOTS,
     "queue": OptionRule(
         lambda value: isinstance(value, Fifo | Lifo | Priority | FairRoundRobin),

@@ -120,6 +120,11 @@ def _faults_together(options: Options) -> list[str]:
     faults = []
     if options.delay is not None and options.run_at is not None:
         faults.append("give delay or run_at, not both")
+    if options.delay and options.expires is not None and options.expires <= options.delay:
+        faults.append(
+            f"expires={options.expires:g} is not allowed; with delay={options.delay:g} the job "
+            "would expire before it can start: both count from the submit, so give a longer expires"
+        )
     if options.on_busy != "enqueue" and options.session is None:
         faults.append(f"on_busy={options.on_busy!r} goes with a session; give session=")
     return faults

@@ -6,10 +6,10 @@ import asyncio
 import os
 from asyncio import Task
 from contextlib import suppress
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from poolhand.errors import UsageError
-from poolhand.misuse import explain_misuse
+from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
@@ -48,6 +48,9 @@ from poolhand.runtime import Runtime, check_script
 _RUNTIME: list[Runtime] = []
 
 DEAD_JOB = OptionRule(lambda job: isinstance(job, Job | str), "a job of pool.dead(), or its id")
+_END = "write `async with` around its use, or await pool.drain(seconds)"
+# Names that users of other pools try.
+OTHER_VERBS = {"close": _END, "shutdown": _END, "stop": _END, "join": _END}
 _AFTER = OptionRule(WHOLE.fits, "the number of a record, or 0")
 _KIND = instance_of(str, "the beginning of a kind, such as 'pool_drop'")
 
@@ -59,6 +62,11 @@ class Pool(Submitter):
     Use it as `async with Pool("reviews", max_concurrent=5) as pool`, or `await pool.start()` and
     `await pool.drain(…)`. All options are listed under PoolOptions and in the documentation.
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_VERBS.get(name))
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Create a pool of the class that its scope needs."""

@@ -125,8 +125,13 @@ def _faults_of_id(kind: str, chosen: Any, ids: list[Any]) -> list[str]:
                 "that is to go on after a restart"
             ]
         return [f"scope={kind!r} needs scope_id=: the name of the {kind} whose pool it is"]
-    if not is_name(chosen) or (None not in ids and ids[0] != ids[1]):
-        return [not_allowed("scope_id", chosen, NAME.text.replace("a", "one", 1))]
+    if None not in ids and ids[0] != ids[1]:
+        return [
+            f"scope_id={shown(ids[0])} and pipeline_id={shown(ids[1])} disagree; they are two "
+            "names of one option: give scope_id alone"
+        ]
+    if not is_name(chosen):
+        return [not_allowed("scope_id", chosen, NAME.text)]
     return []
 
 

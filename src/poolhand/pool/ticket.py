@@ -6,10 +6,10 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterable
 from datetime import datetime
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from poolhand.errors import StoreError, UsageError
-from poolhand.misuse import explain_misuse
+from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
@@ -21,6 +21,13 @@ EXPLAIN_WITHIN = 1.0  # extra time a timed-out wait may take to find out why the
 LEARN_WITHIN = 3.0  # extra time to fetch the outcome if the store says that the job is over
 
 
+# Names that users of futures try.
+OTHER_NAMES = {
+    "done": "write ticket.snapshot().status, or wait with await ticket.result(timeout=…)",
+    "exception": "await the ticket, which raises it, or read ticket.snapshot().error",
+}
+
+
 @explain_misuse
 class Ticket(Generic[T]):
     """The handle on one job: await it for its value, or for the exception the job raised.
@@ -30,6 +37,11 @@ class Ticket(Generic[T]):
     """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_NAMES.get(name))
 
     @property
     @abstractmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import astuple, force_setattr
 
 from poolhand.errors import (
     Directive,
@@ -34,6 +35,9 @@ from poolhand.rules.validation import (
     convert_seconds,
     is_number,
     is_seconds,
+    nearest,
+    raise_faults,
+    shown,
     to_seconds,
 )
 
@@ -108,6 +112,28 @@ class Retry(OptionsStruct, frozen=True):
     def __post_init__(self) -> None:
         convert_seconds(self, "first", "cap")
         check_record(self, ALLOWED)
+        raise_faults("Retry", _misspelt(self.give_up_on))
+
+
+NEAR = 0.85  # least similarity at which a misspelt name is recognised
+
+
+def _misspelt(errors: tuple[type[BaseException] | str, ...]) -> list[str]:
+    """Return the errors about names that are nearly those of built-in exceptions.
+
+    The classes of full names may not be loaded yet, so these cannot be checked.
+    """
+    names = [one for one in errors if isinstance(one, str) and "." not in one]
+    if not names:
+        return []
+    known = [
+        name for name, kind in vars(builtins).items() if isinstance(kind, type) and _is_error(kind)
+    ]
+    return [
+        f"give_up_on={shown(name)} is not an exception; did you mean {near!r}?"
+        for name in names
+        if name not in known and (near := nearest(name, known, NEAR)) is not None
+    ]
 
 
 def name_of_error(kind: type[BaseException]) -> str:
@@ -136,7 +162,12 @@ class RetryRecord(Struct, frozen=True, array_like=True):
     give_up_on: tuple[str, ...] = ()
 
     def retry(self) -> Retry:
-        return Retry(*astuple(self))
+        *numbers, names = astuple(self)
+        made = Retry(*numbers)
+        if names:
+            # Not checked again: a version that accepted a misspelt name may have stored it.
+            force_setattr(made, "give_up_on", names)
+        return made
 
 
 def recorded(retry: Retry) -> RetryRecord:

@@ -57,6 +57,7 @@ FIELDS = {
     "weekday": "0 to 7 or SUN to SAT, 5L or MON#1",
 }
 """The fields of a cron expression in their order, and what each may be."""
+SIZES = {"second": 60, "minute": 60, "hour": 24, "day": 31, "month": 12, "weekday": 7}
 EVERY_ALLOWED = "seconds from 1 to 31,622,400, a year"
 ZONE_ALLOWED = "the name of a time zone, such as 'UTC' or 'Europe/Berlin'"
 
@@ -303,13 +304,25 @@ def _fault(name: str, text: str, place: int, count: int) -> str | None:
         return _is_cron(" ".join(part if at == place else "*" for at in range(count)))
 
     if is_good(text):
-        return None
+        return _long_step(name, text)
     bad = next((part for part in text.split(",") if not is_good(part)), text)
     where = "" if bad == text else f" in {shown(text)}"
     return (
         f"{name} {shown(bad)}{where} is not allowed; it must be *, {FIELDS[name]}, a range such as "
         "1-5, a step such as */2, or a list of these"
     )
+
+
+def _long_step(name: str, text: str) -> str | None:
+    """Return the fault of a step beyond the values of a field: the field would not repeat."""
+    for part in text.split(","):
+        step = part.partition("/")[2]
+        if step.isdecimal() and int(step) > SIZES[name]:
+            return (
+                f"{name} {shown(part)} is not allowed; a step of the {name} is at most "
+                f"{SIZES[name]}: for a longer interval write @app.every(seconds)"
+            )
+    return None
 
 
 def _is_cron(expression: str) -> bool:

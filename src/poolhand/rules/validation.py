@@ -165,6 +165,10 @@ AMOUNT = OptionRule(is_amount, "seconds above 0 and at most 10**18")
 NAME = OptionRule(
     is_name, f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, without NUL"
 )
+POOL_NAME = OptionRule(
+    lambda value: is_name(value) and value == value.strip(),
+    f"{NAME.text}, and without blanks at its ends",
+)
 FLAG = OptionRule(lambda value: isinstance(value, bool), "True or False")
 
 

@@ -50,6 +50,7 @@ def absolute(url: str) -> str:
 def _store_of(url: str, runtime: Runtime) -> Store:
     scheme, separator, rest = str(url).partition("://")
     given = _given(url)
+    _check_ends(str(url), given)
     if not separator:
         raise UsageError(f"store={given} is not allowed; give {KINDS}")
     match scheme.lower():
@@ -78,6 +79,15 @@ def _store_of(url: str, runtime: Runtime) -> Store:
         case _:
             hint = _other_scheme(scheme.lower())
             raise Unsupported(f"store={given} is not supported by this version; {hint}")
+
+
+def _check_ends(url: str, given: str) -> None:
+    """Raise for blanks and control characters at the ends of a URL: it would name another file."""
+    if url.strip() and (url.strip() != url or not (url[0] + url[-1]).isprintable()):
+        raise UsageError(
+            f"store={given} is not allowed; it begins or ends with a blank or a control character: "
+            "remove it (a \\r comes from a file with Windows line ends, such as .env)"
+        )
 
 
 def _other_scheme(scheme: str) -> str:

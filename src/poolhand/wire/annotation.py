@@ -132,6 +132,7 @@ def _is_of(value: Any, annotation: Any) -> bool:
 STORABLE = (
     "pass the data it is made from, or make it a dataclass, a msgspec Struct or a pydantic model"
 )
+ENUMS = "an Enum can be stored if its values are all str or all int"
 _UNIONS = (Union, UnionType)
 
 
@@ -149,6 +150,8 @@ class ReadableType(NamedTuple):
 
 def readable(hint: Any) -> ReadableType:
     """Return the type that reads an annotation, or raise Unreadable; NameError: not defined yet."""
+    if hint is Iterable or (get_origin(hint) is Iterable and not get_args(hint)):
+        raise Unreadable("name the type of its items, as in Iterable[int], or write Sequence")
     if get_origin(hint) is Iterable:
         hint = list[get_args(hint)]  # type: ignore[misc]
     brought = set(_brought(hint, set()))
@@ -213,6 +216,8 @@ def _reason(error: Exception) -> str:
         return (
             f"{text}; give each member a tag (msgspec.Struct, tag=True), or wrap them in one class"
         )
+    if "Enums must contain" in text:
+        return f"{ENUMS}: change its values, or pass one as `.value`, annotated with its type"
     return text
 
 

@@ -148,7 +148,8 @@ async def test_a_busy_session_may_refuse(url: str) -> None:
     busy = Busy(url, "reject")
     async with busy.app, busy.app.worker():
         first = await busy.talk.submit("first")
-        with pytest.raises(SessionBusy, match="has a turn already"):
+        told = f"the session '[^']+' has the turn {first.id} .* already in pool"
+        with pytest.raises(SessionBusy, match=told):
             await busy.talk.submit("second")
         busy.goes_on.set()
         assert await result(first) == ["first"]
@@ -506,9 +507,10 @@ def test_calling_submit_verbs_on_an_agent_without_a_session_names_the_fix(verb: 
         getattr(agent, verb)
 
 
-def test_other_unknown_names_of_an_agent_get_no_hint() -> None:
+def test_a_misspelt_name_of_an_agent_gets_a_hint() -> None:
     agent: Any = App("memory://").agent(name="chat")(_echo)
-    with pytest.raises(AttributeError, match=r"^'Agent' object has no attribute 'sesion'$"):
+    told = r"^'Agent' object has no attribute 'sesion'; did you mean 'session'\?$"
+    with pytest.raises(AttributeError, match=told):
         agent.sesion  # noqa: B018
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import typing
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import msgspec
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, SecretStr
 
+from poolhand.app import App
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
 from poolhand.wire.codec import AllowPickle
@@ -531,3 +533,31 @@ def test_pydantic_is_imported_only_when_it_is_used(monkeypatch: pytest.MonkeyPat
     for hint, value in ((str | Path, Path("a")), (Trip | Walk, Walk(1)), (dict[str, Any], {})):
         assert there_and_back(code(hint), value) == (value, value)
     assert "pydantic" not in sys.modules
+
+
+class Mixed(Enum):
+    NUMBER = 1
+    TEXT = "b"
+
+
+async def test_an_enum_of_mixed_values_is_answered_with_what_works() -> None:
+    app = App("memory://")
+
+    async def take(x) -> None: ...  # type: ignore[no-untyped-def]
+    async def take_mixed(x: Mixed) -> None: ...
+
+    works = "an Enum can be stored if its values are all str or all int: change its values, or pass"
+    async with app:
+        with pytest.raises(UsageError, match=f"{works} x.value"):
+            await app.task(name="take")(take).submit(Mixed.NUMBER)
+    with pytest.raises(UsageError, match=f"{works} one as `.value`"):
+        app.task(name="take_mixed")(take_mixed)
+
+
+@pytest.mark.parametrize("annotation", [Iterable, typing.Iterable])
+def test_an_iterable_of_no_type_is_answered_with_what_works(annotation: Any) -> None:
+    async def take(x) -> None: ...  # type: ignore[no-untyped-def]
+
+    take.__annotations__["x"] = annotation
+    with pytest.raises(UsageError, match=r"name the type of its items, as in Iterable\[int\], or"):
+        App("memory://").task(name="take")(take)

@@ -422,3 +422,25 @@ def test_a_pause_skips_moments_until_it_ends() -> None:
     now = at + timedelta(hours=1)
     assert SchedulePause(True, at, BY).until(now) == now
     assert SchedulePause(False, at, BY).until(now) == at
+
+
+@seeded
+async def test_the_last_moment_of_a_schedule_stays_while_it_is_paused(
+    runtime: SeededRuntime,
+) -> None:
+    app = App("memory://", runtime=runtime)
+    noting(app, [])
+    async with app, app.worker():
+        await asyncio.sleep(12)
+        operator = app.operator()
+        await operator.pause_schedule("note", BY)
+        (before,) = await operator.schedules()
+        await asyncio.sleep(60)
+        (paused,) = await operator.schedules()
+        assert paused.last == before.last
+        resumed = await operator.resume_schedule("note", BY)
+        assert resumed is not None
+        assert resumed.last == before.last
+        await asyncio.sleep(12)
+        (after,) = await operator.schedules()
+        assert after.last > before.last

@@ -483,8 +483,13 @@ def test_an_invalid_schedule_is_refused_at_declaration(
 
 def test_a_schedule_below_its_task_is_refused_as_it_would_miss_the_options() -> None:
     app = App("memory://")
-    app.task(pool="reports")(app.every(5)(_pass))
-    with pytest.raises(UsageError, match=r"write @app.cron\(…\) and @app.every\(…\) above"):
+    scheduled = app.every(5)(_pass)
+    told = r"write @app.cron\(…\) and @app.every\(…\) above"
+    for maker in (app.task(pool="reports"), app.task(name="other")):
+        with pytest.raises(UsageError, match=told):
+            maker(scheduled)
+    app.task(pool="reports")(_pass)
+    with pytest.raises(UsageError, match=told):
         app.worker()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from poolhand.app import App
-from poolhand.durable.calls.declaration import is_other_file
+from poolhand.durable.calls.declaration import is_other_file, is_other_release
 from poolhand.operate.doctor import examine
 from poolhand.operate.store_findings import Finding, Level
 from poolhand.stores.open import store_of
@@ -61,8 +61,19 @@ async def test_a_call_that_does_not_fit_the_task_of_another_file_names_the_file(
             assert await in_bank.run("a") == "bank"
         (line,) = about(caplog, "this worker has another version of its task")
         assert "(submitted to the task of that name of the file srv/shop/tasks.py)" in line
+        assert about(caplog, "this worker runs it") == []
         async with shop.worker(slots=1):
             assert await ticket == "shop"
+
+
+async def test_a_job_of_another_release_of_the_program_is_not_warned_of(
+    shared_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = App(shared_url), App(shared_url)
+    submitted, _ = old.task(of_file("rel1")), new.task(of_file("rel2"))
+    async with old, new, new.worker(slots=1):
+        assert await submitted.run("a") == "rel2"
+    assert about(caplog, "tasks.send") == []
 
 
 async def findings_about_tasks(app: App) -> list[Finding]:
@@ -104,3 +115,21 @@ def test_only_names_made_from_the_file_are_compared(
     name: str, own: str, other: str, expected: bool
 ) -> None:
     assert is_other_file(name, own, other) is expected
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        ("srv/rel1/tasks.py", "srv/rel2/tasks.py", True),
+        ("releases/20260131120000/tasks.py", "releases/20260201093000/tasks.py", True),
+        ("v1.2.0/proj/tasks.py", "v1.10/proj/tasks.py", True),
+        ("srv/3f2a9c1/tasks.py", "srv/b07d41e/tasks.py", True),
+        ("srv/shop/tasks.py", "srv/bank/tasks.py", False),
+        ("srv/shop1/tasks.py", "srv/bank2/tasks.py", False),
+        ("rel1/shop/tasks.py", "rel2/bank/tasks.py", False),
+        ("srv/rel1/tasks.py", "rel2/tasks.py", False),
+        ("srv/decade/tasks.py", "srv/facade/tasks.py", False),
+    ],
+)
+def test_releases_differ_in_a_number_or_a_hash(own: str, other: str, expected: bool) -> None:
+    assert is_other_release(own, other) is expected

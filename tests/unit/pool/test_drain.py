@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
@@ -105,7 +106,8 @@ async def test_the_report_counts_every_ending(runtime: SeededRuntime) -> None:
     await (await pool.submit(asyncio.sleep, 60)).cancel()
     await pool.submit(asyncio.sleep, 60)
     await pool.with_options(delay=60).submit(asyncio.sleep, 1)
-    await pool.with_options(delay=60, expires=2).submit(asyncio.sleep, 1)
+    later = runtime.wall() + timedelta(seconds=60)
+    await pool.with_options(run_at=later, expires=2).submit(asyncio.sleep, 1)
     report = await pool.drain(5)
     assert report.submitted == 6
     assert (report.completed, report.failed, report.cancelled) == (1, 1, 2)

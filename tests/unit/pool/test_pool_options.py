@@ -182,7 +182,7 @@ def test_an_unknown_option_is_refused_with_the_list_of_options(name: str) -> Non
         ({"scope": "pipeline", "scope_id": 5}, ["scope_id=5", "non-blank"]),
         (
             {"scope": "pipeline", "scope_id": "a", "pipeline_id": "b"},
-            ["scope_id='a'", "one non-blank text"],
+            ["scope_id='a' and pipeline_id='b' disagree"],
         ),
         ({"scope": "pipeline", "scope_id": "\ud800"}, ["scope_id='\\ud800'", "UTF-8"]),
         ({"scope": "pipeline", "scope_id": "x" * 1001}, ["scope_id='xxx", "at most 1,000"]),

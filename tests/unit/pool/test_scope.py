@@ -77,7 +77,7 @@ def test_a_configured_store_of_one_machine_is_refused_too(monkeypatch: pytest.Mo
     [
         ({"scope_id": " "}, ["scope_id=' '", "non-blank"]),
         ({"scope_id": "a\0b"}, ["scope_id='a\\x00b'", "non-blank"]),
-        ({"pipeline_id": "globex"}, ["scope_id='acme'", "one non-blank text"]),
+        ({"pipeline_id": "globex"}, ["scope_id='acme' and pipeline_id='globex' disagree"]),
         ({"dir": "pools"}, ["dir='pools'", "leave it out"]),
         ({"store": "jobs"}, ["store='jobs'", "postgresql://"]),
         ({"store": 5}, ["store=5", "postgresql://"]),

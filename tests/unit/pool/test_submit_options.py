@@ -185,6 +185,17 @@ def test_an_option_that_a_pool_in_memory_lacks_is_refused_with_the_reason(
         assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("expires", [5, 10])
+def test_a_job_does_not_expire_before_its_delay_is_over(expires: int) -> None:
+    told = "with delay=10 the job would expire before it can start"
+    with pytest.raises(UsageError, match=told):
+        Pool().with_options(delay=10, expires=expires)
+    with pytest.raises(UsageError, match=told):
+        Pool().with_options(expires=expires).with_options(delay=10)
+    Pool().with_options(delay=0, expires=expires)
+    Pool().with_options(delay=10, expires=11)
+
+
 def test_delay_and_run_at_exclude_each_other() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     with pytest.raises(UsageError, match="delay or run_at, not both"):
@@ -338,7 +349,7 @@ async def test_a_job_that_still_waits_after_expires_seconds_is_expired(
         "slot": {},
         "session": {"session": "s"},
         "key": {"key": "k"},
-        "time": {"delay": 60},
+        "time": {"run_at": runtime.wall() + timedelta(seconds=60)},
     }
     options = by_wait[waits_for]
     async with Pool(runtime=runtime, max_concurrent=2, max_per_key=1) as pool:

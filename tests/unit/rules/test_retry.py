@@ -125,3 +125,19 @@ def test_a_retry_policy_round_trips_through_its_record() -> None:
     assert kept.attempts == 7
     for error in (Broken(), KeyError(), OSError()):
         assert kept.gives_up_on(error) is policy.gives_up_on(error)
+
+
+@pytest.mark.parametrize("name", ["ValueEror", "KeyErorr", "valueError"])
+def test_a_misspelt_name_of_a_built_in_exception_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"'{name}' is not an exception; did you mean"):
+        Retry(give_up_on=("KeyError", name))
+
+
+@pytest.mark.parametrize("name", ["Broken", "shop.ValueEror", "ExceptionGroup"])
+def test_a_name_that_may_be_right_is_allowed(name: str) -> None:
+    assert Retry(give_up_on=(name,)).give_up_on == (name,)
+
+
+def test_a_misspelt_name_that_was_stored_is_read() -> None:
+    record = msgspec.structs.replace(recorded(Retry()), give_up_on=("ValueEror",))
+    assert record.retry().give_up_on == ("ValueEror",)

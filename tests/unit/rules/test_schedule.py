@@ -379,3 +379,18 @@ def test_an_app_without_cron_schedules_does_not_import_the_cron_parser() -> None
 def test_the_zone_is_looked_up_by_name() -> None:
     assert Cron("0 2 * * *", "UTC") == rules.cron("0 2 * * *", "UTC")
     assert rules.after(rules.cron("0 2 * * *", "Asia/Kolkata"), NOON) == at("2030-05-01T20:30Z")
+
+
+@pytest.mark.parametrize(
+    ("expression", "field", "longest"),
+    [
+        ("*/90 * * * *", "minute '*/90'", "*/60 * * * *"),
+        ("0 1,2-20/36 * * *", "hour '2-20/36'", "0 1,2-20/24 * * *"),
+        ("*/61 * * * * *", "second '*/61'", "*/60 * * * * *"),
+        ("0 0 * */13 *", "month '*/13'", "0 0 * */12 *"),
+    ],
+)
+def test_a_step_beyond_its_field_is_refused(expression: str, field: str, longest: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"cron: {field} is not allowed; a step of the")):
+        rules.cron(expression, "UTC")
+    assert rules.cron(longest, "UTC").expression == longest

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poolhand import config
+from poolhand.app_name import is_module
 from poolhand.app_options import IN_CODE, store_conflict, store_line
 from poolhand.cli import options, screen
 from poolhand.cli.session import StoreUrls, file_of, loaded, reported_errors
@@ -121,9 +122,14 @@ def _check_app(app: str | None) -> None:
 
 def _meant(app: str | None) -> str:
     """Return how to name the app of a file or of a module."""
-    file, _, attribute = (app or "").partition(":")
+    file, _, rest = (app or "").partition(":")
     module = file.removeprefix("./").removesuffix(".py").replace("/", ".")
-    if not all(part.isidentifier() for part in module.split(".")):
+    attribute = rest.partition(":")[0]
+    outer, _, last = module.rpartition(".")
+    if not attribute and is_module(outer) and not is_module(module):
+        # Another separator than the colon: `agents.app` or `agents/app`.
+        module, attribute = outer, last
+    if not all(part.isidentifier() for part in (*module.split("."), attribute or "app")):
         return ""
     return f"; did you mean {module}:{attribute or 'app'}?"
 

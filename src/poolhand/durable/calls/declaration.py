@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 SCRIPTS = ("__main__", "__mp_main__")
 MAIN = ".__main__"
 SOURCE_PARTS = 3  # folders, and the file
+# Names of folders that a deploy makes: r41, 20260131120000, v1.2.0, the start of a commit's hash.
+RELEASE = re.compile(r"(?=.*\d)[0-9a-f]{7,40}|(?P<kind>[a-z]*[-_]?)\d[\d._-]*", re.IGNORECASE)
 
 
 def name_of_task(fn: Callable[..., Any]) -> str:
@@ -81,6 +84,20 @@ def is_other_file(name: str, own: str, other: str) -> bool:
         return False
     module = own.removesuffix("/__init__.py").removesuffix(".py").rpartition("/")[2]
     return module in name.split(".")[:-1]
+
+
+def is_other_release(own: str, other: str) -> bool:
+    """Return whether two files differ only in folders that are releases of one program."""
+    pairs = list(zip(own.split("/"), other.split("/"), strict=False))
+    if own.count("/") != other.count("/") or pairs[-1][0] != pairs[-1][1]:
+        return False
+    return all(one == two or _release_of(one) == _release_of(two) != one for one, two in pairs[:-1])
+
+
+def _release_of(folder: str) -> str:
+    """Return what the folders of all releases have in common; the folder itself if it is none."""
+    found = RELEASE.fullmatch(folder)
+    return folder if found is None else f"{found['kind'] or ''}*"
 
 
 def is_defined_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:

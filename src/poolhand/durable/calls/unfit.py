@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time
+from enum import Enum
 from typing import Any, get_args, is_typeddict
 
 from poolhand.errors import PoolhandError
@@ -17,7 +18,7 @@ from poolhand.rules.json_values import (
     returned_as,
 )
 from poolhand.rules.validation import did_you_mean, shown
-from poolhand.wire.annotation import STORABLE
+from poolhand.wire.annotation import ENUMS, STORABLE
 from poolhand.wire.round_trip import LostPart
 
 _AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
@@ -40,6 +41,8 @@ def changed_argument(
         return f"{text}; {_not_found(name, unknown)}"
     if _cannot_be_stored(changed):
         return f"{text}: {STORABLE}, and annotate it"
+    if _is_mixed_enum(changed.value):
+        return f"{text}; {ENUMS}: change its values, or pass {_instead(changed, name)}"
     if (field := _field(value, changed.place, name)) is not None:
         return f"{text}; {field}, or pass {_instead(changed, name)}"
     suited = annotation_for(value)
@@ -61,6 +64,8 @@ def changed_result(
         return f"{text}; {_not_found('its return type', unknown)}"
     if _cannot_be_stored(changed):
         return f"{text}: return data; {STORABLE}, and annotate it"
+    if _is_mixed_enum(changed.value):
+        return f"{text}; {ENUMS}: change its values, or return {_instead(changed, 'result')}"
     if (field := _field(value, changed.place, "result")) is not None:
         return f"{text}; {field}, or return {_instead(changed, 'result')}"
     suited = annotation_for(value)
@@ -69,6 +74,14 @@ def changed_result(
         return f"{text}; {how}: `-> {suited}`, or return {_instead(changed, 'result')}"
     how = "annotate it" if hint is None else f"it is annotated {hint}: annotate it"
     return f"{text}; {how} as {OWN_CLASS}, or return {_instead(changed, 'result')}"
+
+
+def _is_mixed_enum(value: Any) -> bool:
+    """Return whether this is a member of an Enum that cannot be stored, however annotated."""
+    if not isinstance(value, Enum):
+        return False
+    kinds = {type(one.value) for one in type(value)}
+    return kinds not in ({str}, {int})
 
 
 def lost_part(what: str, lost: LostPart, hint: Any) -> str:

@@ -12,7 +12,7 @@ from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.rules.queue.backpressure import Unbounded
 from poolhand.rules.queue.stored_desk import PoolSpec, distinct_texts
-from poolhand.rules.validation import NAME, nearest
+from poolhand.rules.validation import POOL_NAME, nearest
 
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
@@ -90,7 +90,7 @@ class DeclaredPools:
 
     def check_use(self, pool: str) -> None:
         """Raise if `pool` is no valid name, or close to that of a declared pool."""
-        NAME.require("pool", pool)
+        POOL_NAME.require("pool", pool)
         self._check_near_miss({pool}, declared=set(self.configs))
 
     def use(self, pool: str, task: str, url: str) -> None:

@@ -52,8 +52,9 @@ def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
 class TaskMaker:
     """Makes a task of a function, with options."""
 
-    def __init__(self, app: object, pool: str, options: dict[str, Any]) -> None:
+    def __init__(self, app: Any, pool: str, options: dict[str, Any]) -> None:
         self._registration = _registration_of(app, "task")
+        self._scheduler: Scheduler = app._scheduler
         self._pool = pool
         self._options = options
 
@@ -66,6 +67,7 @@ class TaskMaker:
     def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
+        self._scheduler.check_unscheduled(fn)
         fn = _function_of(fn, "@app.task")
         return self._registration.task(fn, self._pool, dict(self._options))
 

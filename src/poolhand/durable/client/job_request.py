@@ -35,6 +35,7 @@ from poolhand.pool.options import Options, SubmitTerms
 from poolhand.rules.job import Ids, Job, Status, full_id
 from poolhand.rules.queue.gates import OnBusy
 from poolhand.rules.queue.idempotency import key_conflict
+from poolhand.rules.validation import shown
 from poolhand.runtime import Identity, Runtime
 
 # The fields of a dead job that the job which runs it again has, too.
@@ -217,14 +218,22 @@ def refused(refusal: Refusal, name: str = "") -> PoolhandError:
     if refusal.reason == "user":
         return forbidden()
     if refusal.reason == "busy":
-        return SessionBusy(
-            f"the session has a turn already in pool {refusal.pool!r}; submit when it is over, or "
-            "choose another on_busy"
-        )
+        return _busy(refusal)
     if refusal.reason == "key" and refusal.holder is not None:
         job = refusal.holder
         return key_conflict(name, job.idempotency_key or "", job.id, job.name)
     return _full(refusal)
+
+
+def _busy(refusal: Refusal) -> SessionBusy:
+    job = refusal.holder
+    session, turn = "the session", "a turn"
+    if job is not None:
+        session, turn = f"the session {shown(job.session)}", f"the turn {job.id} ({job.status})"
+    return SessionBusy(
+        f"{session} has {turn} already in pool {refusal.pool!r}; submit when it is over, or choose "
+        "another on_busy"
+    )
 
 
 def forbidden() -> SessionForbidden:

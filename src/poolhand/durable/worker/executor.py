@@ -26,7 +26,7 @@ from poolhand.durable.calls.call_record import (
     pack_returned,
     read_call_record,
 )
-from poolhand.durable.calls.declaration import is_other_file
+from poolhand.durable.calls.declaration import is_other_file, is_other_release
 from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError, WireError
 from poolhand.observe.failures import warn
@@ -141,8 +141,6 @@ class Executor:
                 return set_aside(claim, task_cause(record.task))
             if not code.is_meant(record.task, record.source):
                 return self._refuse(claim, task_cause(record.task))
-            if record.source is not None and record.source != code.source:
-                self._check_file(claim.job, record.source, code)
         except Exception as error:
             return Unrunnable(claim, Failed(error, permanent=True))
         try:
@@ -160,6 +158,8 @@ class Executor:
         if alone and not code.is_findable and _is_proven_enough(claim.job, record):
             return Unrunnable(claim, Failed(_never_alone(claim.job, code), permanent=True))
         alone = alone and self.isolates
+        if record.source is not None and record.source != code.source:
+            self._check_file(claim.job, record.source, code)
         return PreparedClaim(claim, record, code, call, alone, brought=brought)
 
     @property
@@ -226,6 +226,8 @@ class Executor:
         """Warn, once for each file, of jobs from another file whose task has the same name."""
         files = code.source, source
         if files in self._other_files or not is_other_file(code.name, *files):
+            return
+        if is_other_release(*files):
             return
         if len(self._other_files) < MOST_REFUSED:
             self._other_files.add(files)

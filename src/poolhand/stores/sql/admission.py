@@ -231,7 +231,8 @@ class StoredAdmission:
         busy = pool.resolve_busy(job, request.on_busy)
         match busy.action:
             case BusyAction.REFUSE:
-                raise _Refused(pool.spec.name, "busy")
+                assert busy.turn is not None
+                raise _Refused(pool.spec.name, "busy", holder=busy.turn.job)
             case BusyAction.JOIN:
                 assert busy.turn is not None
                 id = busy.turn.job.id

@@ -86,6 +86,8 @@ def of_system(error: OSError, path: str) -> StoreError:
     if error.errno in NO_RIGHT:
         return ReadOnly(f"{what}: allow this user to write to the folder {folder}")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if os.path.isdir(folder):
+            return Unavailable(f"{what}: no file can be created in {folder}; name another folder")
         return Unavailable(f"{what}: there is no folder {folder}; create it, or name another")
     return Unavailable(what)
 
