@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 FOREVER = 10.0**9
 STOP_GRACE = 0.2  # jobs cut short at the end of the grace have this long, twice, to stop
 CLEAN_EXIT_SECONDS = 0.5
+CLOSED_GRACE = 2.0  # for jobs to stop when the store was closed under them
 UNFIT = 3  # the exit code of a worker that cannot run jobs
 
 
@@ -165,7 +166,7 @@ def _leave_closed(control: ControlThread) -> None:
             "code of this worker process called app.close(), which stops its worker: the process "
             "ends and is replaced; remove the call, or use `async with app:`"
         )
-        control.leave(0.0, "its app was closed")
+        control.leave(CLOSED_GRACE, "its app was closed")
 
 
 def _report_events(app: App, control: ControlThread) -> None:
