@@ -60,6 +60,8 @@ class Pool(Submitter):
     `await pool.drain(…)`. All options are listed under PoolOptions and in the documentation.
     """
 
+    _blocks = 0  # the open `async with` blocks
+
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Create a pool of the class that its scope needs."""
         durable_one = cls is Pool and options.get("scope", SESSION) in DURABLE
@@ -114,10 +116,19 @@ class Pool(Submitter):
         return self._drained is not None and not self._drained.done()
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        # Count first: the exit of another block must not drain what is started here.
+        self._blocks += 1
+        try:
+            return await self.start()
+        except BaseException:
+            self._blocks -= 1
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        await self.leave()
+        """Drain the pool if this is the last `async with` block of it."""
+        self._blocks -= 1
+        if self._blocks <= 0:
+            await self.leave()
 
     async def start(self) -> Self:
         """Open the pool on the running event loop; a second call has no effect."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App
+from poolhand import App, Pool
 from poolhand.errors import Unavailable, UsageError
 from poolhand.testing import SeededRuntime
 from tests.unit.durable.support import SharedStore, StoreApp, seeded, until
@@ -214,3 +214,27 @@ async def test_a_close_beside_a_worker_is_logged_once(
     async with app, app.worker(slots=1):
         pass
     assert closed_lines(caplog) == [line]
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["in memory", "durable"])
+async def test_a_block_of_a_pool_inside_its_job_drains_nothing(
+    tmp_path: Path, durable: bool
+) -> None:
+    pool = Pool("nested", max_concurrent=2)
+    if durable:
+        store = f"sqlite:///{tmp_path / 'pool.db'}"
+        pool = Pool("nested", max_concurrent=2, scope="pipeline", scope_id="1", store=store)
+
+    async def inner() -> int:
+        return 1
+
+    async def outer() -> int:
+        async with pool:
+            return await pool.run(inner)
+
+    async with asyncio.timeout(LIMIT):
+        async with pool:
+            assert await pool.run(outer) == 1
+            assert await pool.run(inner) == 1
+        with pytest.raises(UsageError, match="was drained"):
+            await pool.start()
