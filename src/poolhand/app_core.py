@@ -38,7 +38,7 @@ class AppCore(StoreClient):
         super().__init__(self._make_connection, runtime, events)
         self.url = url
         self.wire = wire
-        self.blocks = OpenBlocks(self, self.slot)
+        self.blocks = OpenBlocks(self, lambda: self.slot)
         self.make_store: Callable[[], Store] = partial(store_of, url, runtime)
         self.tasks = TaskRegistry()
         self.catalogue = Catalogue(lambda: self.declared.specs(self.pool_id))

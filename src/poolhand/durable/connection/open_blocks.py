@@ -91,7 +91,7 @@ class _Count:
 class OpenBlocks:
     """Counts the open blocks of a store; a fork begins with none, and with a lock of its own."""
 
-    def __init__(self, opened: OpenStore, slot: ConnectionSlot) -> None:
+    def __init__(self, opened: OpenStore, slot: Callable[[], ConnectionSlot]) -> None:
         self._opened = opened
         self._slot = slot
         self._counts: dict[int, _Count] = {}
@@ -115,12 +115,13 @@ class OpenBlocks:
         self._leave_block()
         with count.lock:
             count.blocks = max(0, count.blocks - 1)
-            current = self._slot.current
+            slot = self._slot()
+            current = slot.current
             if count.blocks or (current is not None and current.local_workers.keep_open(self)):
                 return
             # Under the lock: a block that is entered from now on opens the store again.
-            detached = self._slot.detach()
-        await self._slot.close_detached(detached)
+            detached = slot.detach()
+        await slot.close_detached(detached)
 
     def _leave_block(self) -> None:
         """Mark the innermost block of this store as left, if it was entered in this context."""
