@@ -72,7 +72,8 @@ class App(ScheduleDecorators, SubmitByName):
 
     Declare tasks and pools on it, submit from anywhere, and run the jobs in as many processes as
     you like, each with `async with app.worker(…)`. The store is opened when it is first needed, or
-    by `async with app`. Without a URL the setting `store` (POOLHAND_STORE, or `[tool.poolhand]` of
+    by `async with app`; the exit of the last such block of the process closes it, unless a worker
+    still runs here. Without a URL the setting `store` (POOLHAND_STORE, or `[tool.poolhand]` of
     pyproject.toml) names the store; without that it is the file poolhand.db in the current folder.
     """
 
@@ -99,11 +100,11 @@ class App(ScheduleDecorators, SubmitByName):
         return f"<App {safe(masked(self.url))}>"
 
     async def __aenter__(self) -> Self:
-        await self.core.connection()
+        await self.core.blocks.enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self.core.blocks.leave()
 
     def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:
         """Declare a pool: its rules apply in every process that uses this store.
@@ -281,7 +282,12 @@ class App(ScheduleDecorators, SubmitByName):
             raise UsageError(f"settle_tool: there is no receipt of the key {shown(key)}")
 
     async def close(self) -> None:
-        """Close the store; jobs stay in it. The next use opens it again."""
+        """Close the store; jobs stay in it. The next use opens it again.
+
+        It closes even inside `async with app`, and stops the workers of this process, which hand
+        their jobs back. A job of such a worker cannot call it.
+        """
+        self.core.check_not_in_job()
         await self.core.slot.close()
 
 

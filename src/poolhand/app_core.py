@@ -8,6 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from poolhand.config import load_timezone
+from poolhand.context import running
 from poolhand.contract import Store
 from poolhand.durable.calls.task_registry import TaskRegistry
 from poolhand.durable.catalogue import Catalogue
@@ -16,10 +17,12 @@ from poolhand.durable.client.named_task import NamedTasks
 from poolhand.durable.client.submit import StoreClient, SubmitContext
 from poolhand.durable.client.ticket import StoredTicket
 from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.open_blocks import OpenBlocks
 from poolhand.durable.scheduler import Scheduler
 from poolhand.durable.worker.executor import Executor
 from poolhand.durable.worker.run_worker import WarmUps
 from poolhand.durable.worker.worker import Worker, WorkerHooks, WorkerSettings
+from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.rules.job import Job
 from poolhand.rules.lifecycle import Keep
@@ -35,6 +38,7 @@ class AppCore(StoreClient):
         super().__init__(self._make_connection, runtime, events)
         self.url = url
         self.wire = wire
+        self.blocks = OpenBlocks(self, lambda: self.slot)
         self.make_store: Callable[[], Store] = partial(store_of, url, runtime)
         self.tasks = TaskRegistry()
         self.catalogue = Catalogue(lambda: self.declared.specs(self.pool_id))
@@ -57,6 +61,18 @@ class AppCore(StoreClient):
         hooks = WorkerHooks(heard, self.scheduler.begin, self.get_ready, self.catalogue.published)
         settings = replace(settings, before=self.warm_ups.packed())
         return Worker(self, self._executor, self.declared.configs, settings, hooks)
+
+    def check_not_in_job(self) -> None:
+        """Raise in a job that a worker of this app runs in this process."""
+        attempt, connection = running.get(), self.slot.current
+        if attempt is None or connection is None:
+            return
+        if connection.local_workers.run(attempt):
+            raise UsageError(
+                "app.close() inside a job would stop the worker that runs the job: leave it out, "
+                "or use `async with app:`, whose exit keeps the store open while a worker runs; "
+                "to stop the worker, leave its `async with` block or send SIGTERM to its process"
+            )
 
     async def ticket(self, id: str) -> StoredTicket[object] | None:
         """Return the ticket of a stored job, None if it is not stored."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 FOREVER = 10.0**9
 STOP_GRACE = 0.2  # jobs cut short at the end of the grace have this long, twice, to stop
 CLEAN_EXIT_SECONDS = 0.5
+CLOSED_GRACE = 2.0  # for jobs to stop when the store was closed under them
 UNFIT = 3  # the exit code of a worker that cannot run jobs
 
 
@@ -80,13 +81,14 @@ async def work(app: App, control: ControlThread) -> None:
     _report_events(app, control)
     # However long it takes, and even if it blocks the event loop.
     await app.core.get_ready()
-    async with app:
+    try:
         connection = await app.core.connection()
         control.watch(loop, connection.thread.loop)
         worker = await app.core.make_worker(
             _worker_settings(control.start_message), partial(_remember, control)
         ).start()
         worker.on_overrun = partial(_cut_short, control)
+        worker.on_store_closed = partial(_leave_closed, control)
         stop = Stopping(loop, worker)
         loop.add_signal_handler(signal.SIGTERM, _leave, control)
         control.ready(worker, stop.request, connection.mark_clean_exit)
@@ -94,6 +96,9 @@ async def work(app: App, control: ControlThread) -> None:
         report = await stop.drain()
         if report.stuck:
             connection.mark_clean_exit(CLEAN_EXIT_SECONDS)
+    finally:
+        # An exit of `async with app` would leave the store open if the worker is not drained.
+        await app.close()
     control.say_goodbye(Goodbye(report.completed, report.failed, report.handed_back))
     # Before the loop is closed, which waits for tasks that do not stop.
     control.end_soon()
@@ -156,6 +161,16 @@ def _cut_short(control: ControlThread, jobs: Sequence[Unfinished]) -> None:
 def _leave(control: ControlThread) -> None:
     settings = control.start_message.settings
     control.leave(settings.worker_shutdown_grace_s, "it received SIGTERM")
+
+
+def _leave_closed(control: ControlThread) -> None:
+    """End this process, whose worker has no store any more; another one replaces it."""
+    if not control.is_leaving:
+        logging.getLogger("poolhand").error(
+            "code of this worker process called app.close(), which stops its worker: the process "
+            "ends and is replaced; remove the call, or use `async with app:`"
+        )
+        control.leave(CLOSED_GRACE, "its app was closed")
 
 
 def _report_events(app: App, control: ControlThread) -> None:

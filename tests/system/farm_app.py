@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from poolhand import App, Retry, current_job
@@ -188,6 +188,22 @@ def paint(text: str) -> None:
     print(f"{text} without an end", end="")  # noqa: T201
 
 
+async def enter_app(number: int) -> None:
+    """Enter and leave the app of this worker, as code outside of it does."""
+    begin(f"enter-{number}")
+    async with app:
+        await app.submit("tests.system.farm_app.note", number)
+
+
+async def close_beside() -> None:
+    """Close the app once, in a thread that does not belong to the job; then end."""
+    begin("close")
+    gate = Path(os.environ["FARM_GATE"])
+    if not gate.exists():  # noqa: ASYNC240
+        gate.touch()  # noqa: ASYNC240
+        Thread(target=lambda: asyncio.run(app.close())).start()
+
+
 def add_to(app: App) -> dict[str, Any]:
     """Register all jobs as tasks."""
     for pool in ("default", "other"):
@@ -207,6 +223,8 @@ def add_to(app: App) -> dict[str, Any]:
             shout,
             shout_when,
             hold_interpreter,
+            enter_app,
+            close_beside,
         )
     }
     tasks["cling"] = app.task(retry=Retry(attempts=1))(cling)

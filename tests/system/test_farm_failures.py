@@ -165,3 +165,29 @@ def test_a_farm_logs_once_that_jobs_wait_for_the_cap_of_their_pool(yard: Yard) -
         yard.until_done(4)
         assert farm.stop() == 0
     assert len(farm.lines("farm trouble", text="behind its cap")) == 1
+
+
+def test_a_job_that_enters_the_app_leaves_its_worker_at_work(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        yard.submit("enter_app", 1, 2, 3)
+        yard.until_done(6)
+        yard.submit("note", 4)
+        yard.until_done(7)
+        assert {line[1] for line in yard.told("begin")} == {str(pid)}
+        assert farm.stop() == 0
+    assert not lines_with(farm, "ERROR")
+
+
+def test_a_worker_whose_app_was_closed_ends_and_is_replaced(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        yard.submit("close_beside")
+        farm.until_line("process leaving", why="its app was closed")
+        farm.until_ready(2)
+        yard.submit("note", 1)
+        yard.until_done(2)
+        assert farm.stop() == 0
+    (error,) = lines_with(farm, "called app.close()")
+    assert re.match(rf"{farm.id}\.1 \| \S+ \S+ ERROR poolhand: ", error)
+    assert yard.told("begin", "note-1")[0][1] == str(farm.pids[1])

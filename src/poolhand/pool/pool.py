@@ -63,6 +63,8 @@ class Pool(Submitter):
     `await pool.drain(…)`. All options are listed under PoolOptions and in the documentation.
     """
 
+    _blocks = 0  # the open `async with` blocks
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -122,10 +124,19 @@ class Pool(Submitter):
         return self._drained is not None and not self._drained.done()
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        # Count first: the exit of another block must not drain what is started here.
+        self._blocks += 1
+        try:
+            return await self.start()
+        except BaseException:
+            self._blocks -= 1
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        await self.leave()
+        """Drain the pool if this is the last `async with` block of it."""
+        self._blocks -= 1
+        if self._blocks <= 0:
+            await self.leave()
 
     async def start(self) -> Self:
         """Open the pool on the running event loop; a second call has no effect."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 from poolhand.contract import Change, Store
 from poolhand.durable.client.explain import UnservedNotice
 from poolhand.durable.client.outcomes import JobWatcher, Outcomes, is_in
+from poolhand.durable.connection.open_blocks import LocalWorkers
 from poolhand.durable.connection.store_thread import CallResult, StoreThread
 from poolhand.durable.leases import nested_waits as nested
 from poolhand.durable.leases.heartbeat import OWNERS, Heartbeat
@@ -57,6 +58,7 @@ class StoreConnection:
         self.event_reader = EventReader(self.thread)
         self.parking = JobWatcher("parking", self.thread, is_in)
         self.workers = self.heartbeat.workers
+        self.local_workers = LocalWorkers()
         self.declared: Mapping[str, PoolSpec] = {}
         self.homes = ClosureHomes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
@@ -123,6 +125,8 @@ class StoreConnection:
 
     async def close(self) -> None:
         """Close everything in order; from another loop than the store thread's."""
+        for worker in self.local_workers.active:
+            worker.on_store_closed()
         await self.thread.close(self._leave)
 
     async def _leave(self) -> None:
@@ -269,7 +273,13 @@ class ConnectionSlot:
 
     async def close(self) -> None:
         """Close the store connection, if open; the next use opens it again."""
-        opened = self._tries.pop(os.getpid(), None)
+        await self.close_detached(self.detach())
+
+    def detach(self) -> PlainFuture[StoreConnection] | None:
+        """Return the store connection, to be closed, and forget it: the next use opens another."""
+        return self._tries.pop(os.getpid(), None)
+
+    async def close_detached(self, opened: PlainFuture[StoreConnection] | None) -> None:
         if opened is not None:
             try:
                 connection = await _result(opened)
@@ -279,7 +289,7 @@ class ConnectionSlot:
 
     def abandon(self) -> None:
         """Drop the open connection as the death of the process would: nothing more is written."""
-        opened = self._tries.pop(os.getpid(), None)
+        opened = self.detach()
         if opened is not None:
             opened.add_done_callback(_forsake)
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from poolhand.durable.calls.capture import begin_capture, end_capture
 from poolhand.durable.catalogue import PublishedTasks
 from poolhand.durable.connection.connection import OpenStore, StoreConnection
+from poolhand.durable.connection.open_blocks import log_closed
 from poolhand.durable.worker.executor import Executor
 from poolhand.durable.worker.runner import ClaimRunner
 from poolhand.durable.worker.running_claim import Unfinished, draining_text, unfinished
@@ -161,6 +162,9 @@ class Worker:
         self.cut_short: tuple[Unfinished, ...] = ()
         self._deadline = 0.0
         self._drained: Task[WorkerReport] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Called, on any thread, when the store is closed while this worker runs.
+        self.on_store_closed: Callable[[], None] = log_closed
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -195,6 +199,15 @@ class Worker:
             await self._hooks.before()
         self._executor.codes.check()
         connection = await self._opened.connection()
+        self._loop = asyncio.get_running_loop()
+        connection.local_workers.add(self)
+        try:
+            return await self._start(connection)
+        except BaseException:
+            connection.local_workers.discard(self)
+            raise
+
+    async def _start(self, connection: StoreConnection) -> Self:
         catalogue = await self._published(connection)
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
@@ -306,6 +319,19 @@ class Worker:
     def grow(self, slots: int) -> None:
         """Have at least so many slots."""
         self._at_work().grow(slots)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it was started on a loop that still exists, and is not drained."""
+        if self._loop is None or self._loop.is_closed():
+            return False
+        return self._drained is None or not self._drained.done()
+
+    def runs(self, attempt: object) -> bool:
+        """Return whether this attempt runs here; from any thread."""
+        runner = self._worker
+        works = [] if runner is None else list(runner.running.values())
+        return any(work.place is attempt for work in works)
 
     def _at_work(self) -> ClaimRunner:
         if self._worker is None:
