@@ -171,7 +171,8 @@ class Intake:
         busy = desk.resolve_busy(job, order.on_busy)
         match busy.action:
             case BusyAction.REFUSE:
-                return _refusal(pool, "busy", desk.waiting)
+                assert busy.turn is not None
+                return replace(_refusal(pool, "busy", desk.waiting), holder=busy.turn.job)
             case BusyAction.JOIN:
                 assert busy.turn is not None
                 id = busy.turn.job.id

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -348,7 +349,7 @@ async def test_jobs_that_end_while_waiting_are_counted_reported_and_released(
     heard = Heard()
     store = SharedStore(runtime)
     async with kept_in(store, tmp_path, runtime=runtime, events=heard.events) as pool:
-        later = pool.with_options(delay=100.0)
+        later = pool.with_options(run_at=runtime.wall() + timedelta(seconds=100))
         for _ in range(3):
             await (await later.submit(lambda: 1)).cancel()
         expiring = [await later.with_options(expires=1.0).submit(lambda: 1) for _ in range(2)]
