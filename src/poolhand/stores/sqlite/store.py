@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -318,6 +319,7 @@ class MemoryTables:
         self._free = asyncio.Event()
         self._signals: dict[str, None] = {}
         self._hints: dict[object, Hint] = {}
+        self._one_writer = threading.Lock()
 
     async def open(self) -> None:
         """Create the tables, unless they exist."""
@@ -348,17 +350,19 @@ class MemoryTables:
         """Run `op` in a transaction; if it raises, its changes are rolled back."""
         self._usable()
         await self._wait()
-        connection = self._usable()
-        connection.execute("BEGIN")
-        try:
-            value = op(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            self._signals.clear()
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        signals, self._signals = self._signals, {}
+        # A store thread that is being closed may still write while the next one begins.
+        with self._one_writer:
+            connection = self._usable()
+            connection.execute("BEGIN")
+            try:
+                value = op(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._signals.clear()
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            signals, self._signals = self._signals, {}
         for topic in signals:
             self.publish(topic)
         return value
