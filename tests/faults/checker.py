@@ -325,7 +325,7 @@ def early(history: History) -> Faults:
     asked: dict[int, float] = {}
     for line in history.submits:
         if line["what"] == "asked":
-            asked.setdefault(line["number"], line["at"])
+            asked.setdefault(history.items[line["number"]].call, line["at"])
     for id, runs in history.attempts_of.items():
         item = history.items[runs[0].number]
         due = asked[item.number] + (item.delay or 0.0)

@@ -7,7 +7,7 @@ plan alone.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -34,7 +34,8 @@ class Item:
 
     Items of one `batch` are submitted together. `lane` is the submitter that hands it in, so that
     items of one lane come in by their numbers. `run_at` is seconds from the submit by the wall
-    clock; `size` is how many characters its call takes along.
+    clock; `size` is how many characters its call takes along. `repeats` is the number of the item
+    whose call this one submits again: an idempotency key stands for one call.
     """
 
     number: int
@@ -50,6 +51,12 @@ class Item:
     batch: int | None = None
     attempts: int = 4
     size: int = 0
+    repeats: int | None = None
+
+    @property
+    def call(self) -> int:
+        """Return the number that its call has as an argument, and that its effects show."""
+        return self.number if self.repeats is None else self.repeats
 
     @property
     def ends(self) -> str:
@@ -90,9 +97,9 @@ def standard(seed: int, jobs: int, longest: float) -> Plan:
     """
     random = Random(f"load {seed}")
     items: list[Item] = []
-    keys: list[str] = []
+    keyed: list[Item] = []
     while len(items) - _repeats(items) < jobs:
-        items += _some(random, len(items), longest, keys)
+        items += _some(random, len(items), longest, keyed)
     return Plan(tuple(items), CAPS, KEY_CAPS, ("fair",))
 
 
@@ -101,7 +108,7 @@ def _repeats(items: list[Item]) -> int:
     return len(keys) - len(set(keys))
 
 
-def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[Item]:
+def _some(random: Random, number: int, longest: float, keyed: list[Item]) -> list[Item]:
     """Return the next item, or the next few that belong together."""
     seconds = random.uniform(0.005, 0.05)
     lane = number % LANES
@@ -126,7 +133,7 @@ def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[
         case 5:
             return [Item(number, "hopeless", seconds, lane=lane, attempts=2)]
         case 6:
-            return _keyed(random, number, seconds, keys)
+            return _keyed(random, number, seconds, keyed)
         case 7:
             return [Item(number, seconds=seconds, lane=lane, delay=random.uniform(0.2, 2.0))]
         case 8:
@@ -137,14 +144,14 @@ def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[
             return [Item(number, "brief", longest, lane=lane)]
 
 
-def _keyed(random: Random, number: int, seconds: float, keys: list[str]) -> list[Item]:
-    """Return an old key again, or a new one that is submitted twice at a time."""
-    if len(keys) >= REPEATED or (keys and random.random() < 0.3):
-        key, times = random.choice(keys), 1
-    else:
-        key, times = f"key-{number}", 2
-        keys.append(key)
-    return [
-        Item(number + more, "brief", seconds, lane=(number + more) % LANES, idempotency_key=key)
-        for more in range(times)
-    ]
+def _keyed(random: Random, number: int, seconds: float, keyed: list[Item]) -> list[Item]:
+    """Return the call of an old key again, or one with a new key that is submitted twice."""
+    if len(keyed) >= REPEATED or (keyed and random.random() < 0.3):
+        return [_again(random.choice(keyed), number)]
+    first = Item(number, "brief", seconds, lane=number % LANES, idempotency_key=f"key-{number}")
+    keyed.append(first)
+    return [first, _again(first, number + 1)]
+
+
+def _again(first: Item, number: int) -> Item:
+    return replace(first, number=number, lane=number % LANES, repeats=first.number)

@@ -154,8 +154,8 @@ class Submitters:
             retry=Retry(attempts=first.attempts, first=RETRY_FIRST),
         )
         if first.batch is None:
-            luggage = (bodies.blob(first.number, first.size),) if first.size else ()
-            return [await task.submit(first.number, first.seconds, *luggage)]
+            luggage = (bodies.blob(first.call, first.size),) if first.size else ()
+            return [await task.submit(first.call, first.seconds, *luggage)]
         return await task.submit_many([(item.number, item.seconds) for item in items])
 
     def _moment(self, seconds: float | None) -> Any:
