@@ -70,8 +70,8 @@ def counts_late_results() -> None:
     kind = _store()
     settle = kind.replace
 
-    async def lenient(self: Store, changes: Any, wanted: Any = None) -> Any:
-        done = await settle(self, changes, wanted)
+    async def lenient(self: Store, changes: Any, *more: Any) -> Any:
+        done = await settle(self, changes, *more)
         for change, made in zip(changes, done.made, strict=True):
             if not made and change.job.status.terminal:
                 await by_force(self, change)
