@@ -181,9 +181,14 @@ class Hand:
 
     async def retry(self, claim: Claim, wait: float | None = None, **options: Any) -> bool:
         """Make a job wait for its next attempt."""
-        job = lifecycle.hand_back(claim.job)
-        (made,) = await self.change(Change(job, claim.token, wait, **options))
+        job = replace(lifecycle.hand_back(claim.job), status=Status.SCHEDULED)
+        (made,) = await self.change(Change(job, claim.token, wait or 0.0, **options))
         return made
+
+    async def hand_back(self, *claims: Claim) -> None:
+        """Return jobs to the queue, as a worker does that is stopped."""
+        changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
+        assert all(await self.change(*changes))
 
     def ended(self, claim: Claim, status: Status = Status.COMPLETED, **options: Any) -> Change:
         """Return the change that ends a job with that status."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim, ClaimRequest, Filter, LogLine, Put
 from poolhand.rules.job import Status
-from poolhand.rules.queue.strategy import lifo, priority
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.contract.support import START, Another, Hand, ids, owner, spec
 
 
@@ -275,6 +275,61 @@ async def test_a_job_that_is_requeued_at_once_counts_its_attempts(hand: Hand) ->
     (again,) = await hand.claim(1)
     assert (again.job.attempts, again.job.waited) == (2, 2.0)
     assert again.token > claim.token
+
+
+@pytest.mark.parametrize(
+    ("queue", "order", "order_one_per_key"),
+    [
+        (fifo(), "abcd", "acbd"),
+        (lifo(), "dcba", "cadb"),
+        (priority(), "abcd", "acbd"),
+        (priority(aging=10.0), "abcd", "abcd"),
+        (fair_round_robin(), "acbd", "cabd"),
+    ],
+    ids=str,
+)
+async def test_a_job_that_is_handed_back_returns_to_its_place(
+    hand: Hand, queue: Strategy, order: str, order_one_per_key: str
+) -> None:
+    for pool, cap, expected in [("free", None, order), ("capped", 1, order_one_per_key)]:
+        await hand.store.declare(spec(pool, queue=queue, slots=1, max_per_key=cap))
+        first = await hand.start("a" + pool, key="A", pool=pool)
+        for id, key in [("b", "A"), ("c", "B"), ("d", "A")]:
+            hand.clock.wait(1)
+            await hand.take_in(id + pool, key=key, pool=pool)
+        await hand.hand_back(first)
+        stored = await hand.get("a" + pool)
+        assert (stored.job.status, stored.job.attempts) == (Status.QUEUED, 0)
+        assert (await hand.pool(pool)).queued == (4 if cap is None else 2)
+        assert [id[0] for id in await hand.serve((pool,))] == list(expected)
+
+
+async def test_jobs_that_are_handed_back_run_before_jobs_that_came_later(hand: Hand) -> None:
+    await hand.store.declare(spec(queue=priority(), slots=3))
+    claims = [await hand.start(id) for id in "abc"]
+    await hand.take_in("d")
+    await hand.take_in("e", priority=1)
+    await hand.hand_back(*reversed(claims))
+    assert await hand.serve() == ["e", "a", "b", "c", "d"]
+
+
+async def test_a_retry_waits_behind_the_jobs_that_came_before_it(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    first = await hand.start("a")
+    await hand.take_in("b")
+    assert await hand.retry(first)
+    assert await hand.serve() == ["b", "a"]
+
+
+async def test_a_job_handed_back_beyond_a_lowered_cap_waits_for_its_key(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=2))
+    one, other = await hand.start("a", key="A"), await hand.start("b", key="A")
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.hand_back(one)
+    assert (await hand.get("a")).job.blocked_on == "key"
+    assert await hand.claim() == []
+    await hand.finish(other)
+    assert await hand.serve() == ["a"]
 
 
 async def test_a_stuck_job_is_finished_but_keeps_its_slot(hand: Hand) -> None:

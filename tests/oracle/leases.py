@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import claimable
-from poolhand.rules.queue.entry import comeback
+from poolhand.rules.queue.entry import age, comeback
 from poolhand.rules.queue.strategy import behind, round_robin
 from tests.oracle.books import Books
 from tests.oracle.documents import MemoryDocuments
@@ -128,7 +128,10 @@ class Leases:
             books.set_aside(row)
             return
         row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
-        row.pool.desk.give_back(row, books.now + wait, books.now)
+        if change.puts_back:
+            row.pool.desk.put_back(row, books.now - age(job, books.at))
+        else:
+            row.pool.desk.give_back(row, books.now + wait, books.now)
         books.wait(row, books.now + wait)
 
     def release(self, tokens: Sequence[int]) -> None:

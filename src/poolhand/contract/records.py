@@ -185,11 +185,12 @@ class Claim(Struct, frozen=True, gc=False):
 class Change(Struct, frozen=True, gc=False):
     """The new state of a claimed job, valid only under its token.
 
-    A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on. A
-    job that waits for a cause and has neither is set aside until it is claimed by that cause, or
-    woken. `stuck`: the job is final, but its code still runs, and counts as running until
-    `release`. Documents and lines are written with the change, or nothing is; those of an erased
-    session are left out, and the job is marked.
+    A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on. One
+    that is queued is first among its equals: its process was stopped, or died. A job that waits for
+    a cause and has neither is set aside until it is claimed by that cause, or woken. `stuck`: the
+    job is final, but its code still runs, and counts as running until `release`. Documents and
+    lines are written with the change, or nothing is; those of an erased session are left out, and
+    the job is marked.
     """
 
     job: Job
@@ -198,6 +199,11 @@ class Change(Struct, frozen=True, gc=False):
     stuck: bool = False
     documents: tuple[Put, ...] = ()
     log: tuple[LogLine, ...] = ()
+
+    @property
+    def puts_back(self) -> bool:
+        """Return whether the job returns to its place: its process was stopped, or died."""
+        return self.job.status is Status.QUEUED and not self.wait and not self.stuck
 
     def without_session(self) -> Change:
         """Return the change of a turn whose session was erased while it ran."""

@@ -108,6 +108,8 @@ class Reaper:
         claims = await store.expire_owner(lease.owner.id, lease.renewal)
         if not claims:
             return
+        # The last one put back is first in the queue: in this order the oldest claim is.
+        claims.reverse()
         owner = lease.owner.id
         in_order = await store.get_document(f"{CLEAN_EXIT}{owner}") is not None
         if in_order:

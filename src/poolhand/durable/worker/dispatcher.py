@@ -278,6 +278,9 @@ class Dispatcher:
 
     async def _write(self) -> None:
         most = 1 if self._one_by_one else len(self._done)
+        if not self._claiming:
+            # The last one put back is first in the queue: in this order the oldest claim is.
+            self._done.sort(key=lambda one: one.change.token * one.change.puts_back, reverse=True)
         done, self._done = self._done[:most], self._done[most:]
         if not all(one.begun or one.change.job.waits_for for one in done):
             self._step_aside()

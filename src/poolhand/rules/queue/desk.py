@@ -361,10 +361,10 @@ class Desk(Generic[E]):
         if entry is not None:
             self._queue(entry)
 
-    def _queue(self, entry: E) -> None:
+    def _queue(self, entry: E, first: bool = False) -> None:
         if entry.job.status is not Status.QUEUED:
             entry.job = lifecycle.place(entry.job, Status.QUEUED)
-        self._ready.add(entry)
+        self._ready.add(entry, first)
 
     def _start_waiting(self, entry: E) -> None:
         self.waiting += 1

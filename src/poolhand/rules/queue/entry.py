@@ -194,6 +194,12 @@ def comeback(job: Job, wait: float | None, at: datetime) -> tuple[Job, float, bo
     return lifecycle.place(job, Status.SCHEDULED if pause > 0 else Status.QUEUED), pause, by_wall
 
 
+def age(job: Job, at: datetime) -> float:
+    """Return how many seconds ago a running job became ready."""
+    ran = 0.0 if job.started_at is None else seconds(at) - seconds(job.started_at)
+    return (job.waited or 0.0) + max(0.0, ran)
+
+
 T = TypeVar("T", bound=Hashable)
 
 

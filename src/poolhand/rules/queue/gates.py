@@ -200,6 +200,20 @@ class KeyGates(Generic[E]):
         """Record that an entry started without being queued; it takes a permit."""
         self.occupy(entry.job.key)
 
+    def keep(self, entry: E) -> bool:
+        """Queue a running entry under its permit, unless the cap was lowered below those in use.
+
+        Its permit counts twice until its slot is vacated.
+        """
+        if not entry.job.key:
+            return True
+        gate = self._gates[entry.job.key]
+        if gate.held > self.cap:
+            return False
+        gate.held += 1
+        self._let_through(gate, entry)
+        return True
+
     def vacate(self, key: str) -> E | None:
         """Free a permit and return the entry that gets it next."""
         if not key:

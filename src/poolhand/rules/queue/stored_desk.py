@@ -7,6 +7,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
+from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import (
     Bounded,
@@ -100,6 +101,22 @@ class StoredDesk(Desk[E]):
         self._due.remove(entry)
         self._place(entry, now)
 
+    def put_back(self, entry: E, ready_at: float) -> None:
+        """Queue a job whose attempt was cut off by its process, first among its equals.
+
+        It keeps its session, its age and the permit of its key, and its lane is refunded; the
+        driver vacates its slot next.
+        """
+        self._start_waiting(entry)
+        self._ready.refund(entry.job.key)
+        if not self.sessions.enter(entry):
+            entry.job = lifecycle.place(entry.job, Status.BLOCKED, "session")
+        elif self.gates is None or self.gates.keep(entry):
+            entry.ready_at = ready_at
+            self._queue(entry, first=True)
+        else:
+            self._pass_key_gate(entry, ready_at)
+
     def set_aside(self, entry: E, now: float) -> None:
         """Park a job that was not started under its cause, without a time, and refund its lane.
 
@@ -189,9 +206,9 @@ class StoredDesk(Desk[E]):
                 entry.before = entry.after = None
                 self._pass_key_gate(entry, entry.ready_at)
 
-    def _queue(self, entry: E) -> None:
+    def _queue(self, entry: E, first: bool = False) -> None:
         self.topics.add("ready")
-        super()._queue(entry)
+        super()._queue(entry, first)
 
 
 def may_refuse(policy: Policy, may_block: bool) -> bool:

@@ -154,6 +154,11 @@ class PostgresPool(StoredPool):
             self.own()
         super().give_back(entry, opens_at, now)
 
+    def put_back(self, entry: JobRow, ready_at: float) -> None:
+        if entry.job.session is not None:
+            self.own()
+        super().put_back(entry, ready_at)
+
     def set_aside(self, entry: JobRow, now: float) -> None:
         if entry.job.session is not None:
             self.own()

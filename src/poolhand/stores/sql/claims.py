@@ -14,7 +14,7 @@ from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owne
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import claimable
 from poolhand.rules.job import Job
-from poolhand.rules.queue.entry import comeback
+from poolhand.rules.queue.entry import age, comeback
 from poolhand.rules.queue.strategy import round_robin
 from poolhand.stores.sql import documents as sql_documents
 from poolhand.stores.sql.facts import Pick
@@ -208,7 +208,10 @@ class StoredLeases:
             return
         row.job, wait, row.by_wall = comeback(job, change.wait, unit.at)
         row.course = encode_course(row.job)
-        pool.give_back(row, unit.now + wait, unit.now)
+        if change.puts_back:
+            pool.put_back(row, unit.now - age(job, unit.at))
+        else:
+            pool.give_back(row, unit.now + wait, unit.now)
 
     def release(self, tokens: Sequence[int]) -> None:
         """Free the slots of stuck jobs."""

@@ -63,16 +63,20 @@ FIRST_BLOCKED_SUBMITTER = (
 Pick = Sequence[Any]
 
 
-def position(strategy: Strategy, row: JobRow, turn: int) -> tuple[float, int]:
-    """Return the sort position of a waiting row; `turn` is its arrival number."""
-    if isinstance(strategy, Fifo | FairRoundRobin):
-        return 0, turn
-    rank = job_rank(strategy, row)[0]
+def position(strategy: Strategy, row: JobRow, turn: int, first: bool = False) -> tuple[float, int]:
+    """Return the sort position of a waiting row; `turn` is its arrival number.
+
+    `first`: before its equals; with aging its age alone decides.
+    """
     if isinstance(strategy, Priority) and strategy.aging is not None:
         # If aging makes two levels equal, the job of the lower level came first: it sorts first.
         most = 1 << LEVEL_BITS
         turn += max(-most, min(row.job.priority, most - 1)) << TURN_BITS
-    return rank, turn
+    elif first:
+        turn = -turn
+    if isinstance(strategy, Fifo | FairRoundRobin):
+        return 0, turn
+    return job_rank(strategy, row)[0], turn
 
 
 class StoredReady(Ready[JobRow]):
@@ -90,7 +94,7 @@ class StoredReady(Ready[JobRow]):
     def add(self, entry: JobRow, first: bool = False) -> None:
         unit = self._unit
         turn = unit.numbers.next(TURNS)
-        entry.rank, entry.turn = position(self._strategy, entry, turn)
+        entry.rank, entry.turn = position(self._strategy, entry, turn, first)
         if self.lanes is not None:
             entry.rank = self.lanes.join(entry.job.key)
         self.size += 1
@@ -156,10 +160,7 @@ class _Waiting(Ready[JobRow]):
     def add(self, entry: JobRow, first: bool = False) -> None:
         unit = self._unit
         turn = unit.numbers.next(TURNS)
-        aging = isinstance(self._strategy, Priority) and self._strategy.aging is not None
-        if first and not aging:
-            turn = -turn
-        entry.rank, entry.turn = position(self._strategy, entry, turn)
+        entry.rank, entry.turn = position(self._strategy, entry, turn, first)
         entry.gate = self._key
         unit.put(entry, KEY)
 
