@@ -17,7 +17,7 @@ from pathlib import Path
 
 from poolhand import App, current_job
 from poolhand.contract import LogLine, Put, Store
-from poolhand.durable.scheduler import DOCUMENTS
+from poolhand.durable.scheduled_call import DOCUMENTS
 from poolhand.runtime import Runtime
 
 URL, FOLDER, EXPRESSION, MISSED, FATE = sys.argv[1:6]

@@ -7,6 +7,7 @@ one would delay the renewal of leases.
 from __future__ import annotations
 
 from contextvars import Context
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -19,10 +20,41 @@ from poolhand.durable.client.job_request import JobRequests, TaskCall
 from poolhand.durable.client.submit import StoreClient
 from poolhand.durable.client.task import Task
 from poolhand.pool.options import terms
-from poolhand.rules.schedule import EPOCH
+from poolhand.rules.schedule import EPOCH, Past
 from poolhand.rules.validation import is_writable, shown
 
 LONGEST_TEXT = 100
+DOCUMENTS = "schedule/"
+CALLS = "schedule-call/"  # the request that `trigger` copies; empty where calls are signed
+PAUSES = "schedule-pause/"  # in documents of their own: an older worker would not keep them
+KEEP = timedelta(days=366)
+
+
+class ScheduleRecord(Struct, frozen=True):
+    """A schedule as stored, the same for all processes."""
+
+    task: str
+    text: str
+    zone: str | None
+    missed: str
+    past: Past
+    next: datetime | None = None
+    arguments: str = ""
+    # The last moment whose job was submitted, at first the moment of registration; None in records
+    # of older versions. Unlike `past` it stays during a pause.
+    ran: datetime | None = None
+
+
+class SchedulePause(Struct, frozen=True):
+    """Whether a schedule is paused, since when, or until when it was."""
+
+    paused: bool
+    at: datetime
+    by: str
+
+    def until(self, now: datetime) -> datetime:
+        """Return the moment up to which nothing runs."""
+        return now if self.paused else self.at
 
 
 class ScheduledCall(Struct, frozen=True):

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import JobBatch, JobRequest, Put
@@ -21,55 +20,39 @@ from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.durable.client.submit import StoreClient, StoreSubmitter
 from poolhand.durable.client.task import Task
 from poolhand.durable.connection.connection import OpenStore, StoreConnection
-from poolhand.durable.scheduled_call import ScheduledCall, pack_call
+from poolhand.durable.scheduled_call import (
+    CALLS,
+    DOCUMENTS,
+    KEEP,
+    PAUSES,
+    ScheduledCall,
+    SchedulePause,
+    ScheduleRecord,
+    pack_call,
+)
 from poolhand.errors import PoolhandError, StoreError, UsageError
 from poolhand.rules import schedule as rules
+from poolhand.rules.explain import is_same_task
 from poolhand.rules.json_values import digest
 from poolhand.rules.schedule import Cron, Past, Schedule, When
 from poolhand.rules.validation import is_short, shown
 
-DOCUMENTS = "schedule/"
-CALLS = "schedule-call/"  # the request that `trigger` copies; empty where calls are signed
-PAUSES = "schedule-pause/"  # in documents of their own: an older worker would not keep them
 SUBMITTER = "schedule"
 LOOK_EVERY = 1.0  # the clock may have been changed
 SOONEST = 0.005
 AGAIN = timedelta(seconds=1)  # until a refused submit is retried
 PATIENCE = (0.1, 0.6)  # seconds, from and to: the lead of the process that submitted last
 AT_ONCE = 100
-KEEP = timedelta(days=366)
 RENEW_EVERY = timedelta(days=1)  # how often a declared schedule renews its call and its pause
 KEY_TTL = 3600.0
 MOST_KEYS = 1_000
 CALL_DIGITS = 12
+MOST_SCHEDULES = 10_000
 NEVER = datetime.max.replace(tzinfo=UTC)
-
-
-class ScheduleRecord(Struct, frozen=True):
-    """A schedule as stored, the same for all processes."""
-
-    task: str
-    text: str
-    zone: str | None
-    missed: str
-    past: Past
-    next: datetime | None = None
-    arguments: str = ""
-    # The last moment whose job was submitted, at first the moment of registration; None in records
-    # of older versions. Unlike `past` it stays during a pause.
-    ran: datetime | None = None
-
-
-class SchedulePause(Struct, frozen=True):
-    """Whether a schedule is paused, since when, or until when it was."""
-
-    paused: bool
-    at: datetime
-    by: str
-
-    def until(self, now: datetime) -> datetime:
-        """Return the moment up to which nothing runs."""
-        return now if self.paused else self.at
+TWIN = (
+    "they seem to be one function whose module was started under two names, and each submits jobs "
+    "of its own; start the module in one way, or name the schedule: name=…"
+)
 
 
 class TimedTask:
@@ -316,6 +299,7 @@ class SchedulerLoop:
         if not one.is_renewed(self._runtime.wall()):
             # Before the record: a schedule that is visible must be triggerable.
             await self._renew(one)
+            await self._report_twin(one)
         found = await self._thread.store.get_document(one.document)
         kept = await self._thread.store.get_document(one.pause_document)
         pause = None if kept is None else kept.read(SchedulePause)
@@ -355,6 +339,19 @@ class SchedulerLoop:
             ttl = KEEP.total_seconds()
             await store.put([Put(one.pause_document, kept.value, kept.version, ttl)])
         one.renewed_at = self._runtime.wall()
+
+    async def _report_twin(self, one: TimedTask) -> None:
+        """Report an active schedule that seems to be the same function under another name."""
+        store, own, now = self._thread.store, one.schedule, self._runtime.wall()
+        times = own.id.removeprefix(own.task)
+        for key in await store.scan(DOCUMENTS, limit=MOST_SCHEDULES):
+            task = key.removeprefix(DOCUMENTS).removesuffix(times)
+            if task == own.task or not key.endswith(times) or not is_same_task(task, own.task):
+                continue
+            kept = await store.get_document(key)
+            record = None if kept is None else kept.read(ScheduleRecord)
+            if record is not None and record.next is not None and record.next > now:
+                self._thread.trouble(f"{one.what} and that of {task}{times}", PoolhandError(TWIN))
 
     def _next_look(self, one: TimedTask, past: Past, now: datetime) -> datetime:
         coming = rules.upcoming(one.schedule, past, now)

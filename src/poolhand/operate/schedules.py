@@ -21,7 +21,7 @@ from poolhand.contract import (
 )
 from poolhand.durable.catalogue import contents_of
 from poolhand.durable.client.job_request import JobRequests
-from poolhand.durable.scheduler import (
+from poolhand.durable.scheduled_call import (
     CALLS,
     DOCUMENTS,
     KEEP,

@@ -13,7 +13,7 @@ from poolhand import App, PoolhandError, UsageError, fail_fast
 from poolhand.contract import Put
 from poolhand.durable.client.task import Task
 from poolhand.durable.connection.connection import store_proxy
-from poolhand.durable.scheduler import CALLS, DOCUMENTS, PAUSES, SchedulePause
+from poolhand.durable.scheduled_call import CALLS, DOCUMENTS, PAUSES, SchedulePause
 from poolhand.operate.actions import Operator
 from poolhand.settings import Wire
 from poolhand.testing import SeededRuntime

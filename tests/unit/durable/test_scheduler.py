@@ -14,7 +14,7 @@ import pytest
 from poolhand import App, Session, Ticket, UsageError, bounded, current_job
 from poolhand.contract import Filter, LogLine, Put
 from poolhand.durable.client.task import Task
-from poolhand.durable.scheduler import DOCUMENTS, ScheduleRecord
+from poolhand.durable.scheduled_call import DOCUMENTS, ScheduleRecord
 from poolhand.observe.events import JobSubmitted, StoreTrouble, SubmitRefused, SubmitterParked
 from poolhand.rules.schedule import EPOCH
 from poolhand.testing import SeededRuntime
@@ -98,6 +98,38 @@ async def test_a_slow_process_never_overwrites_newer_schedule_records(
     assert len(store.lasts) > 15
     assert list(store.lasts) == sorted(set(store.lasts))
     assert sorted(ran) == expected(min(ran) - timedelta(seconds=1), max(ran), 10)
+
+
+@seeded
+@pytest.mark.parametrize(
+    ("name", "seconds", "reports"),
+    [("proj.agents.tick", 10, 1), ("other.tick", 10, 0), ("proj.agents.tick", 20, 0)],
+)
+async def test_a_schedule_that_runs_under_two_names_is_reported(
+    runtime: SeededRuntime, name: str, seconds: float, reports: int
+) -> None:
+    store, heard = SharedStore(runtime), Heard()
+    apps = [StoreApp(store, runtime), StoreApp(store, runtime, events=heard.events)]
+    for app, known, every in [(apps[0], "agents.tick", 10), (apps[1], name, seconds)]:
+
+        @app.every(every)
+        @app.task(name=known)
+        async def tick() -> None: ...
+
+    async with apps[0], apps[1], apps[0].worker():
+        await asyncio.sleep(15)
+        async with apps[1].worker():
+            await asyncio.sleep(60)
+        found = [one for one in heard.of(StoreTrouble) if "two names" in one.error]
+        assert len(found) == reports
+        if found:
+            names = "proj.agents.tick:every 10 s", "agents.tick:every 10 s"
+            assert found[0].what == "schedule of {} and that of {}".format(*names)
+    await asyncio.sleep(15)
+    # A schedule whose module was renamed is not in use any more.
+    async with apps[1], apps[1].worker():
+        await asyncio.sleep(15)
+    assert len([one for one in heard.of(StoreTrouble) if "two names" in one.error]) == reports
 
 
 @seeded
