@@ -130,6 +130,66 @@ def test_jobs_of_a_folder_that_is_no_package_run_however_their_worker_is_started
     assert f"store {url} (from environment POOLHAND_STORE)" in log
 
 
+PAYS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from poolhand import App, tool, tool_context
+
+app = App()
+
+def note(line: str) -> None:
+    with Path("made").open("a") as made:
+        made.write(line + "\\n")
+
+@tool(effect="once")
+async def pay(order: str) -> str:
+    note(f"pay {order}")
+    return order
+
+@tool(effect="idempotent", scope="session", key_fields=["order"])
+async def ship(order: str) -> str:
+    note(f"ship {order} {tool_context().idempotency_key}")
+    if "crash" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return order
+
+@app.agent
+async def buy(session, order: str) -> str:
+    return await ship(await pay(order))
+
+async def main() -> None:
+    async with app, app.worker():
+        turn = await buy.session("s").with_options(idempotency_key="one").submit("bees")
+        print(await turn)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("is_script_first", [True, False])
+def test_tools_of_a_folder_that_is_no_package_are_called_once_however_they_are_started(
+    tmp_path: Path, url: str, is_script_first: bool
+) -> None:
+    folder = tmp_path / "space"
+    folder.mkdir()
+    (folder / "agents.py").write_text(PAYS)
+    forms = [("space/agents.py",), ("-m", "space.agents")]
+    before, after = forms if is_script_first else forms[::-1]
+    crash = subprocess.run(
+        [sys.executable, *before, "crash"],
+        cwd=tmp_path,
+        env=os.environ | {"POOLHAND_STORE": url},
+        timeout=50,
+    )
+    assert crash.returncode == -signal.SIGKILL
+    assert run(tmp_path, url, *after) == "bees\n"
+    pay, *ships = (tmp_path / "made").read_text().splitlines()
+    assert pay == "pay bees"
+    assert len(ships) == 2
+    assert len(set(ships)) == 1
+
+
 WORKS = """
 import asyncio
 from poolhand import App

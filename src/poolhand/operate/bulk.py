@@ -1,13 +1,13 @@
 """Operations on many jobs: cancel, retry, drop and export, in batches.
 
 Each batch is a transaction of its own. Pages go back in time, so jobs that are submitted, or fail,
-meanwhile are not touched.
+meanwhile are not touched. Retried jobs are submitted in the order of the dead ones.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from poolhand.runtime import Identity, Runtime
 from poolhand.wire.payload import Wire
 
 AT_ONCE = 100
+LARGEST_PAGE = 1000
 CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs
 MOST_ANSWERS = 1000
 LIVE = (*sorted(WAITING), Status.RUNNING)
@@ -45,26 +46,46 @@ OnProgress = Callable[[Progress], None]
 Act = Callable[[Sequence[Stored]], Awaitable[Sequence[ControlResult]]]
 
 
-async def _in_batches(
-    store: Store, which: Filter, size: int, act: Act, progress: OnProgress | None
-) -> Summary:
-    """Act on all jobs that match the filter and were accepted before the call."""
-    total = sum((await store.count(which)).values())
-    done = not_done = 0
-    kept: list[ControlResult] = []
+Batches = AsyncIterator[Sequence[Stored]]
+
+
+async def _newest_first(store: Store, which: Filter, size: int) -> Batches:
+    """Yield the jobs that match the filter and were accepted before the call."""
     after: int | None = None
     while True:
         page = await store.find(which, after, size)
-        answers = await act(page.jobs) if page.jobs else ()
+        if page.jobs:
+            yield page.jobs
+        if page.after is None:
+            return
+        after = page.after
+
+
+async def _oldest_first(store: Store, which: Filter, size: int) -> Batches:
+    """Yield the same jobs, in the order they were submitted."""
+    pages = _newest_first(store, which, LARGEST_PAGE)
+    ids = [one.job.id async for jobs in pages for one in jobs][::-1]
+    for start in range(0, len(ids), size):
+        found = await store.get(ids[start : start + size])
+        yield [one for one in found if one is not None]
+
+
+async def _in_batches(
+    store: Store, which: Filter, batches: Batches, act: Act, progress: OnProgress | None
+) -> Summary:
+    """Act on all jobs that match the filter, batch by batch."""
+    total = sum((await store.count(which)).values())
+    done = not_done = 0
+    kept: list[ControlResult] = []
+    async for jobs in batches:
+        answers = await act(jobs)
         missed = [answer for answer in answers if not answer.done]
         done += len(answers) - len(missed)
         not_done += len(missed)
         kept += missed[: MOST_ANSWERS - len(kept)]
-        if progress is not None and page.jobs:
+        if progress is not None:
             progress(Progress(done, not_done, max(total, done + not_done)))
-        if page.after is None:
-            return Summary(done, not_done, tuple(kept))
-        after = page.after
+    return Summary(done, not_done, tuple(kept))
 
 
 # Cancel.
@@ -113,7 +134,9 @@ async def cancel_all(store: Store, which: Filter, by: str, progress: OnProgress 
         ids = [one.job.id for one in jobs]
         return list(map(_cancelled, ids, jobs, await store.cancel(ids, by)))
 
-    return await _in_batches(store, live(which), CANCEL_AT_ONCE, act, progress)
+    which = live(which)
+    batches = _newest_first(store, which, CANCEL_AT_ONCE)
+    return await _in_batches(store, which, batches, act, progress)
 
 
 def _cancelled(id: str, before: Stored | None, after: Stored | None) -> ControlResult:
@@ -166,7 +189,9 @@ class Retries:
                     full[one.job.pool] = answer
             return [*answers, *skipped]
 
-        return await _in_batches(self._store, replace(which, dead=True), AT_ONCE, act, progress)
+        which = replace(which, dead=True)
+        batches = _oldest_first(self._store, which, AT_ONCE)
+        return await _in_batches(self._store, which, batches, act, progress)
 
     async def _retry_batch(
         self, jobs: Sequence[tuple[str, Stored | None]], by: str
@@ -284,7 +309,8 @@ async def drop_all(store: Store, which: Filter, by: str, progress: OnProgress | 
     async def act(jobs: Sequence[Stored]) -> Sequence[ControlResult]:
         return await drop(store, [one.job.id for one in jobs], by)
 
-    return await _in_batches(store, replace(which, dead=True), AT_ONCE, act, progress)
+    which = replace(which, dead=True)
+    return await _in_batches(store, which, _newest_first(store, which, AT_ONCE), act, progress)
 
 
 def _dropped(id: str, stored: Stored | None, is_dropped: bool) -> ControlResult:

@@ -202,13 +202,14 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
     here = runtime.identity()
     dead = [lease for lease in leases if lease.expired or is_gone(lease.owner, here)]
     workers = [one.owner for one in leases if one.owner.works and one not in dead]
+    causes = await _causes(store, leases)
     return [
         *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
         _owners(leases, dead),
-        *_unserved(pools, workers),
+        *(_unserved(pools, workers) or _served(causes)),
         *await pool_conflicts(store, pools, workers),
         *await task_conflicts(store, workers),
-        *await _causes(store, leases),
+        *causes,
         *[_stuck(one) for one in await stuck_processes(store, leases) if one.lease not in dead],
         await _due(store, now),
         *await schedule_faults(store, workers, now),
@@ -246,7 +247,7 @@ def _owners(leases: Sequence[Lease], gone: Sequence[Lease]) -> Finding:
     return Finding("leases", Level.WRONG, text, fix)
 
 
-def _unserved(pools: Sequence[PoolRow], workers: Sequence[Owner]) -> Iterator[Finding]:
+def _unserved(pools: Sequence[PoolRow], workers: Sequence[Owner]) -> list[Finding]:
     """Report queued jobs that no connected worker would run."""
     waiting = [pool for pool in pools if pool.queued]
     found = [_paused(pool) for pool in waiting if pool.paused]
@@ -260,9 +261,13 @@ def _unserved(pools: Sequence[PoolRow], workers: Sequence[Owner]) -> Iterator[Fi
     elif open_pools:
         text = f"{jobs_wait(sum(pool.queued for pool in open_pools))} and no worker is connected"
         found.append(Finding("jobs", Level.WRONG, text, "start a worker of the app"))
-    yield from found or [
-        Finding("jobs", Level.OK, "every waiting job has a worker that can run it")
-    ]
+    return found
+
+
+def _served(causes: Sequence[Finding]) -> Iterator[Finding]:
+    """Report that nothing waits for a worker, unless jobs are parked for one."""
+    if not causes:
+        yield Finding("jobs", Level.OK, "every waiting job has a worker that can run it")
 
 
 def _paused(pool: PoolRow) -> Finding:

@@ -56,6 +56,7 @@ class Receipt(Struct, frozen=True):
 
 write = msgspec.msgpack.Encoder().encode
 read = msgspec.msgpack.Decoder(Receipt).decode
+read_names = msgspec.msgpack.Decoder(list[str]).decode
 
 
 def receipts_of_run(run: str) -> str:
@@ -71,6 +72,11 @@ def receipts_of_session(tenant: str | None, session: str) -> str:
 def receipts_of_tenant(tenant: str | None) -> str:
     """Return the key prefix of all receipts shared by the jobs of a tenant."""
     return f"{RECEIPTS}tenant/{part(tenant or '')}/"
+
+
+def tool_names(name: str) -> str:
+    """Return the key of the document that lists the names of a tool, whatever its package is."""
+    return f"tool-names/{part('.'.join(name.split('.')[-2:]))}"
 
 
 def is_former(key: str) -> bool:

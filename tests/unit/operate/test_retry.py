@@ -144,6 +144,16 @@ async def test_all_dead_letters_of_a_filter_are_rerun(world: World) -> None:
     assert sorted(str(line.job) for line in lines) == wanted
 
 
+async def test_a_bulk_retry_keeps_the_order_of_the_dead_letters(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "LARGEST_PAGE", 4)
+    dead = [await world.dead() for _ in range(25)]
+    await world.operator.retry_all(Filter(), "anna")
+    lines = await world.operator.audit(0, kind=RERUN)
+    assert [str(line.job) for line in lines] == dead
+
+
 async def test_a_bulk_retry_reports_its_progress(world: World) -> None:
     for _ in range(25):
         await world.dead()

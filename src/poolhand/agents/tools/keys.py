@@ -17,6 +17,7 @@ from poolhand.context import RunningJobApi
 from poolhand.durable.calls.declaration import name_of_task
 from poolhand.durable.calls.task_registry import TaskCode, former_digests
 from poolhand.errors import UsageError
+from poolhand.rules.explain import is_same_task
 from poolhand.rules.job import Job
 from poolhand.rules.json_values import Canonical, digest
 from poolhand.rules.receipts import (
@@ -27,9 +28,12 @@ from poolhand.rules.receipts import (
     ReceiptStage,
     is_former,
     read,
+    read_names,
     receipts_of_run,
     receipts_of_session,
     receipts_of_tenant,
+    tool_names,
+    write,
 )
 from poolhand.rules.validation import (
     AMOUNT,
@@ -83,6 +87,8 @@ ALLOWED: OptionTable = {
     "dedupe_ttl": AMOUNT,
     "timeout": AMOUNT,
 }
+# The names of all tools of this process.
+declared: set[str] = set()
 TOOL_OPTIONS = tuple(name for name in ToolTerms.__struct_fields__ if name != "call_id")
 
 
@@ -104,6 +110,7 @@ def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
     if terms.shared is True and terms.scope != "global":
         faults.append("shared=True goes with scope='global': other scopes have one tenant")
     raise_faults(f"tool {terms.name!r}", faults)
+    declared.add(terms.name)
     return terms
 
 
@@ -127,7 +134,10 @@ def _field_faults(fn: Callable[..., Any], fields: Any) -> Iterator[str]:
 
 
 OCCURRENCES, FORMER, MET = "occurrences", "former receipts", "former receipts met"
+NAMES = "other names of tools"
 AT_ONCE = 500
+MAX_NAMES = 50
+TRIES = 5
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -168,9 +178,16 @@ class CallKeys:
 
     async def place(self) -> CallPosition:
         """Return where the receipt of this call is or will be stored."""
-        place = self._place()
-        if not await self._may_be_former() or await self._is_kept(place):
+        place, others = self._place(self._terms.name), await self._other_names()
+        may_be_former = await self._may_be_former()
+        if not (others or may_be_former) or await self._is_kept(place):
             return place
+        for name in others:
+            if await self._is_kept(other := self._place(name)):
+                return other
+        return await self._former_place(place) if may_be_former else place
+
+    async def _former_place(self, place: CallPosition) -> CallPosition:
         for former in self._former():
             if await self._is_usable(former):
                 self._met.add(former.path)
@@ -179,9 +196,9 @@ class CallKeys:
             return msgspec.structs.replace(place, begun=True)
         return place
 
-    def _place(self) -> CallPosition:
+    def _place(self, name: str) -> CallPosition:
         terms, job = self._terms, self._job
-        which: list[Any] = [terms.name, terms.version, terms.scope]
+        which: list[Any] = [name, terms.version, terms.scope]
         match terms.scope:
             case "run":
                 head, ids = receipts_of_run(job.run), [job.run]
@@ -217,6 +234,35 @@ class CallKeys:
         if await ask("document", place.path) is not None:
             return True
         return place.own != place.path and await ask("document", place.own) is not None
+
+    # Names that depend on how a module was started
+
+    async def _other_names(self) -> list[str]:
+        """Return the names under which other processes may have made this call.
+
+        The name of a tool in a folder without `__init__.py` depends on how its module is started:
+        `agents.pay` or `proj.agents.pay`. The names of other tools of this process are left out.
+        """
+        known: dict[str, list[str]] = self._inside.attempt_values.setdefault(NAMES, {})
+        name = self._terms.name
+        if name not in known:
+            names = await self._recorded_names()
+            known[name] = [one for one in names if one not in declared and is_same_task(one, name)]
+        return known[name]
+
+    async def _recorded_names(self) -> list[str]:
+        """Record the name of the tool, for processes that call it by another one; return all."""
+        name, ask = self._terms.name, self._inside.ask
+        key, names = tool_names(name), list[str]()
+        for _ in range(TRIES):
+            found = await ask("document", key)
+            names, version = ([], 0) if found is None else (read_names(found[0]), found[1])
+            if name in names:
+                break
+            body = write([*names, name][-MAX_NAMES:])
+            if await ask("put", (key, body, version, None)) is not None:
+                break
+        return names
 
     # Runs that began when keys were derived from payloads
 

@@ -326,7 +326,8 @@ class ClaimRunner:
         work.given_back = True
         change = stopped(work.claim, self._clock.wall(), attempt.entered)
         if change.job.status is Status.FAILED:
-            self._finish(work, SettledClaim(self._logged(change, work), loss_of(change.job)))
+            logged_change = self._logged(change, work)
+            self._finish(work, SettledClaim(logged_change, loss_of(change.job), failed=True))
         else:
             self.handed_back += not work.lost
             self._finish(work, SettledClaim(change))

@@ -66,6 +66,29 @@ async def test_a_set_in_another_order_is_the_same_call(url: str) -> None:
     assert (len(paid), len(done)) == (1, 1)
 
 
+async def test_tools_of_one_process_whose_names_end_alike_are_different_tools(url: str) -> None:
+    app, made = App(url), list[str]()
+
+    @tool(name="agents.pay")
+    async def pay(order: str) -> str:
+        made.append(f"short {order}")
+        return "short"
+
+    @tool(name="proj.agents.pay")
+    async def other_pay(order: str) -> str:
+        made.append(f"long {order}")
+        return "long"
+
+    @app.task(name="agent")
+    async def agent() -> list[str]:
+        return [await other_pay("bees"), await pay("bees")]
+
+    async with app, app.worker():
+        assert await result(await agent.submit()) == ["long", "short"]
+        assert await result(await agent.submit()) == ["long", "short"]
+    assert made == ["long bees", "short bees"] * 2
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
