@@ -257,9 +257,9 @@ def test_a_retry_refused_by_a_full_pool_is_reported(desk: Desk) -> None:
     ids = desk.do(crowd)
     some = desk.run("dead", "retry", "--all", code=1)
     assert some.stdout == "2 retried, 1 not\n"
-    assert f"poolhand: {ids[0]}: pool 'p' is full (0 running, 2 waiting, " in some.stderr
+    assert f"poolhand: {ids[2]}: pool 'p' is full (0 running, 2 waiting, " in some.stderr
     assert desk.run("dead", "retry", "--all", code=4).stdout == "0 retried, 1 not\n"
-    assert desk.json("dead", "retry", ids[0], code=4)[0]["reason"] == "full"
+    assert desk.json("dead", "retry", ids[2], code=4)[0]["reason"] == "full"
 
 
 @pytest.mark.parametrize("words", [[], ["--pool", "p"], ["j-1", "--all"], ["j-1", "--pool", "p"]])

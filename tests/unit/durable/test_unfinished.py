@@ -71,15 +71,21 @@ async def test_a_worker_reports_which_jobs_it_interrupted_and_which_did_not_stop
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
 
+    @app.task(name="pay", on_crash="fail")
+    async def pay() -> None:
+        begun.append("pay")
+        await asyncio.Event().wait()
+
     async with app:
         worker = app.worker(slots=5)
         async with worker:
-            for task in (draw, ask, save):
+            for task in (draw, ask, save, pay):
                 await task.submit()
-            await until(lambda: len(begun) == 3)
+            await until(lambda: len(begun) == 4)
             report = await worker.drain(0)
         cut = {one.name: (one.in_thread, one.stuck) for one in worker.cut_short}
         # A job that ran to its end when it was asked to stop is done.
-        assert cut == {"draw": (True, True), "ask": (False, False)}
-        assert (report.completed, report.handed_back, report.stuck) == (1, 1, 1)
+        assert cut == {"draw": (True, True), "ask": (False, False), "pay": (False, False)}
+        assert (report.completed, report.failed) == (1, 1)
+        assert (report.handed_back, report.stuck) == (1, 1)
         gate.set()

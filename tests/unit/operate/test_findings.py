@@ -181,8 +181,11 @@ async def test_tasks_that_no_worker_has_are_named(world: World) -> None:
     (claim,) = await world.claim()
     aside = Change(lifecycle.set_aside(claim.job, "task:billing.charge"), claim.token)
     await world.store.replace([aside])
-    finding = (await look(world))["tasks"]
+    findings = await look(world)
+    finding = findings["tasks"]
     assert finding.level is Level.WRONG
+    # The report must not say beside it that every waiting job has a worker.
+    assert "jobs" not in findings
     assert "1 job waits in pool 'chat' for the task 'billing.charge', which no worker" in (
         finding.text
     )
