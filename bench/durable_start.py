@@ -27,7 +27,6 @@ REST = 0.01  # between two submits, so that the worker is idle again
 WARM_UP = 10
 # Calls of one loop that follow each other at once count as one turn.
 ONE_TURN = 0.1
-PORTS = ("Jobs", "Documents", "Log")
 
 
 def start_cases(scale: Scale, contestants: Sequence[str]) -> list[Case]:
@@ -125,14 +124,13 @@ class Asked:
     """Counts the calls of a store, by loop of the store thread."""
 
     def __init__(self, store: Any) -> None:
-        from poolhand import contract
+        from poolhand.contract import Store
 
         self.calls = 0
         self._turns: dict[str, list[float]] = {}
-        for port in PORTS:
-            for name, verb in vars(getattr(contract, port)).items():
-                if asyncio.iscoroutinefunction(verb):
-                    setattr(store, name, self._counted(getattr(store, name)))
+        for name, verb in vars(Store).items():
+            if asyncio.iscoroutinefunction(verb):
+                setattr(store, name, self._counted(getattr(store, name)))
 
     def _counted(
         self, verb: Callable[..., Coroutine[Any, Any, Any]]

@@ -96,7 +96,7 @@ async def take(url: str, read: bool, seconds: float) -> Sample:
 
 
 def probe(store: str, who: str, seconds: float) -> Sample:
-    from tests.private_servers.programs import ServerMissing
+    from private_server import ServerMissing
 
     try:
         with place(store) as url:

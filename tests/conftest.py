@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -71,11 +72,18 @@ def pytest_report_header() -> str:
     return f"schedules: {SCHEDULES:,} from seed {FIRST_SEED} (SCHEDULE_SEED=n starts elsewhere)"
 
 
+# A case on a server or on a used store repeats one on a new file, which `make check` runs.
+CONDITION = re.compile(r"\[.*(postgres|server|used|old)")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [] if FULL else [item for item in items if item.get_closest_marker("full")]
     if left_out:
         items[:] = [item for item in items if not item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        if CONDITION.search(item.name):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

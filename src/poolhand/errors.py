@@ -47,6 +47,48 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
+__all__ = [
+    "BadSignature",
+    "Conflict",
+    "Corrupt",
+    "Deadlock",
+    "Directive",
+    "Draining",
+    "FileReplaced",
+    "GiveUp",
+    "IdempotencyConflict",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobLost",
+    "JobRejected",
+    "JobTimedOut",
+    "NoFreeSlot",
+    "PoolFull",
+    "PoolhandError",
+    "ReadOnly",
+    "Refused",
+    "ResultNotKept",
+    "RetryLater",
+    "SchemaTooNew",
+    "SessionBusy",
+    "SessionErased",
+    "SessionForbidden",
+    "Snooze",
+    "StoreError",
+    "TooLarge",
+    "ToolBusy",
+    "ToolError",
+    "ToolOutcomeUnknown",
+    "Unavailable",
+    "Undecodable",
+    "UnknownVersion",
+    "Unsupported",
+    "UsageError",
+    "WireError",
+]
+
 
 class PoolhandError(Exception):
     """The base class of all poolhand errors; `code` is stable, the message is for people."""

@@ -59,6 +59,12 @@ def test_the_top_level_is_small_and_every_name_has_one_home() -> None:
     assert len(names) == len(set(names))
 
 
+def test_a_star_import_of_the_errors_gives_the_errors_only() -> None:
+    kinds = [kind for kind in vars(poolhand.errors).values() if isinstance(kind, type)]
+    ours = {kind.__name__ for kind in kinds if kind.__module__ == "poolhand.errors"}
+    assert set(poolhand.errors.__all__) == ours
+
+
 def test_only_the_roots_of_the_errors_and_the_directives_are_at_the_top_level() -> None:
     tree = [kind for kind in vars(poolhand.errors).values() if isinstance(kind, type)]
     errors = [kind for kind in tree if issubclass(kind, poolhand.PoolhandError)]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from zoneinfo import ZoneInfo
 
+import pytest
 from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,7 @@ def test_the_newest_moments_match_a_naive_count(
     assert newest(when, since, until, most) == naive(when, since, until)[-most:]
 
 
+@pytest.mark.slow
 @given(
     when=crons | st.builds(rules.every, st.integers(20, 7_200)),
     ahead=st.integers(1, 3_600),

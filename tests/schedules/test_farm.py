@@ -39,6 +39,7 @@ def _no_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="poolhand")
 
 
+@pytest.mark.slow
 def test_some_farms_keep_the_promises() -> None:
     for seed in range(6):
         run_farm(seed)

@@ -23,6 +23,7 @@ MUST_OCCUR = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_policy_under_each_strategy_keeps_the_promises() -> None:
     for seed in range(len(PAIRS)):
         run_schedule(seed)

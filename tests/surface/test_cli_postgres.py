@@ -214,10 +214,25 @@ def test_a_read_only_user_sees_jobs_and_changes_none(
     findings = found(reader, code=1)
     assert wrong(findings) == {"rights"}
     assert findings["rights"]["text"].startswith("user 'clerk' may not use poolhand_audit, ")
+    assert findings["audit"]["level"] == "warn"
+    assert "cannot read the audit log" in findings["audit"]["text"]
+    assert "permission denied for table poolhand_audit" in reader.run("audit", code=5).stderr
 
     assert not asyncio.run(App(reader.url).ready())
     with pytest.raises(ReadOnly, match="permission denied for table"):
         asyncio.run(check(reader.url))
+
+
+def test_the_doctor_prints_the_grants_that_a_user_without_rights_needs(
+    postgres: PostgresServer, desk: Desk, role: str
+) -> None:
+    desk.add()
+    nobody = Desk(as_user(desk.url, role))
+    findings = found(nobody, code=1)
+    assert findings["rights"]["text"].startswith("user 'clerk' may not use poolhand_audit, ")
+    postgres.query(findings["rights"]["fix"].partition(": ")[2], desk.url)
+    assert found(nobody, code=1)["rights"]["level"] == "ok"
+    assert nobody.run("audit").stdout == desk.run("audit").stdout != ""
 
 
 def test_the_doctor_finds_a_read_only_server(
@@ -233,6 +248,7 @@ def test_the_doctor_finds_a_read_only_server(
         asyncio.run(check(still.url))
 
 
+@pytest.mark.slow
 def test_the_privileges_documented_for_postgresql_are_sufficient(
     postgres: PostgresServer, desk: Desk, role: str
 ) -> None:

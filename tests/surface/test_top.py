@@ -100,6 +100,7 @@ def test_a_text_view_shows_workers_without_a_farm(desk: Desk) -> None:
     assert "owner-1  of no farm, on elm  300" in desk.run("top", "--inline").stdout
 
 
+@pytest.mark.slow
 def test_the_text_view_needs_no_textual_and_the_live_view_names_what_to_install(desk: Desk) -> None:
     done = [
         subprocess.run(

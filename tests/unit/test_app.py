@@ -501,7 +501,7 @@ async def test_signed_calls_are_run_and_others_are_not() -> None:
         forged = App("memory://", wire=Wire(ring=other)).task(name="call")(call)
         unsigned = App("memory://").task(name="call")(call)
         for view in (forged, unsigned):
-            order = view.request((5,), {})
+            order = view.request(5)
             (ticket,) = await app.core.submitter.submit([order], task._how())
             job = await wait(ticket)
             assert job.status is Status.FAILED
@@ -523,7 +523,7 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
         runs.append("delete")
 
     async with app, app.worker():
-        order = harmless.request(("/",), {})
+        order = harmless.request("/")
         brief = replace(read_call_record(order.call_record, ""), task="delete")
         moved = replace(order, call_record=write_call_record(brief))
         (ticket,) = await app.core.submitter.submit([moved], delete._how())

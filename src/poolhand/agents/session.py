@@ -24,6 +24,7 @@ from poolhand.rules.json_values import (
     find_not_finite,
     returned_as,
 )
+from poolhand.rules.outcome import IS_PERMANENT
 from poolhand.rules.queue.gates import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.rules.validation import (
@@ -278,7 +279,12 @@ class Session:
     async def close(self) -> None:
         """Have the state written with the outcome of the turn."""
         assert self._inside is not None
-        data = self._data(final=True)
+        try:
+            data = self._data(final=True)
+        except (UsageError, TooLarge) as error:
+            # Another attempt would end in the same way, after the same model calls.
+            setattr(error, IS_PERMANENT, True)
+            raise
         await self._inside.ask("hold", self._place(), data, self._terms.ttl, self.revision)
 
     async def _shorten(self) -> None:

@@ -166,7 +166,13 @@ def _check_place(path: Path) -> None:
 
 
 def _migrate(url: str) -> str:
-    return f"poolhand migrate --store {shlex.quote(settings.masked(url))}"
+    """Return the command that migrates a store; a password is not shown."""
+    by_url, by_app = settings.load_store(store=None, app=None)
+    if by_url.text == url and by_app.text is None:
+        return "poolhand migrate"
+    shown = settings.masked(url)
+    note = "" if shown == url else "  # with the password for ***"
+    return f"poolhand migrate --store {shlex.quote(shown)}{note}"
 
 
 def named(source: Source) -> str:

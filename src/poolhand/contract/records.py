@@ -331,6 +331,7 @@ class ServerSurvey(Struct, frozen=True):
     autovacuum: bool
     most: int
     connections: int
+    schema: str = ""
     unsafe: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     tables: tuple[TableSize, ...] = ()

@@ -105,7 +105,7 @@ class TimedTask:
 
     def single(self) -> JobRequest:
         """Return the request for a job of no moment; the call is packed anew, here."""
-        return self.task.with_options(idempotency_key=None).request(self._args, self._kwargs)
+        return self.task.with_options(idempotency_key=None).request(*self._args, **self._kwargs)
 
     def call(self) -> Put:
         """Return the request to be stored for processes that do not have the code of the task."""

@@ -108,6 +108,7 @@ OLD = 300.0  # seconds a transaction may stay open without being reported
 LATE = 30.0  # seconds the readable audit log may lag behind
 MUCH_DEAD = 100_000  # dead rows of a table that are reported
 CLOCK_SLACK = 5.0
+AUDIT = "poolhand_audit"  # the table of records that readers number
 
 
 @runtime_checkable
@@ -136,11 +137,21 @@ def usable(place: str, survey: ServerSurvey) -> Iterator[Finding]:
     yield Finding("server", Level.OK, text)
     if survey.lacking:
         text = f"user {survey.role!r} may not use {listed(survey.lacking)}"
-        fix = f"GRANT these to {survey.role!r}: the page on PostgreSQL has the statements"
+        fix = f"run as their owner: {_grants(survey.role, survey.schema)}"
         yield Finding("rights", Level.WRONG, text, fix)
     else:
         text = f"user {survey.role!r} may use every table"
         yield Finding("rights", Level.OK, text)
+
+
+def _grants(role: str, schema: str) -> str:
+    """Return the statements that give a role all rights of a worker."""
+    user = '"' + role.replace('"', '""') + '"'
+    return (
+        f"GRANT USAGE ON SCHEMA {schema} TO {user}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL "
+        f"TABLES IN SCHEMA {schema} TO {user}; GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} "
+        f"TO {user}"
+    )
 
 
 def shape(survey: ServerSurvey) -> Iterator[Finding]:
@@ -149,7 +160,7 @@ def shape(survey: ServerSurvey) -> Iterator[Finding]:
     yield _connections(survey.connections, survey.most)
     yield _bloat(survey.tables, survey.autovacuum)
     yield _snapshot(survey.snapshot)
-    yield _audit(survey.writer)
+    yield _audit(survey)
     yield _clock(survey.ahead)
 
 
@@ -196,7 +207,11 @@ def _snapshot(held: LockHolder | None) -> Finding:
     return Finding("snapshots", Level.WARN, text, _END)
 
 
-def _audit(held: LockHolder | None) -> Finding:
+def _audit(survey: ServerSurvey) -> Finding:
+    if AUDIT in survey.lacking:
+        text = f"user {survey.role!r} cannot read the audit log: its readers number it"
+        return Finding("audit", Level.WARN, text, "give it the rights named above")
+    held = survey.writer
     if held is None or held.seconds < LATE:
         return Finding("audit", Level.OK, "the audit log can be read to its end")
     text = f"the audit log can be read up to {held.seconds:,.0f} s ago: {held.who} has written, and"

@@ -20,6 +20,7 @@ from poolhand.errors import (
     SessionErased,
     SessionForbidden,
     Snooze,
+    TooLarge,
     ToolOutcomeUnknown,
     UsageError,
 )
@@ -52,6 +53,7 @@ def _are_errors(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_is_error, value))
 
 
+IS_PERMANENT = "_poolhand_is_permanent"  # on an error: another attempt would end in the same way
 RAISED_AS = "_poolhand_raised_as"  # on an error: its class names in the process that raised it
 
 ALLOWED: OptionTable = {
@@ -282,6 +284,8 @@ def judge_error(error: BaseException, asked: StopRequest, job_id: str) -> Outcom
             | IdempotencyConflict()
         ):
             # For all of these another attempt would end in the same way.
+            return Failed(error, permanent=True)
+        case UsageError() | TooLarge() if hasattr(error, IS_PERMANENT):
             return Failed(error, permanent=True)
         case SystemExit() | KeyboardInterrupt() | GeneratorExit():
             return Failed(_wrapped(error, job_id), permanent=True)

@@ -271,7 +271,7 @@ async def test_a_turn_accepted_before_its_session_changed_user_reads_no_state(
 async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
     app = App(url)
 
-    @app.agent(name="assistant", retry=None)
+    @app.agent(name="assistant")
     async def assistant(session: Session, what: str) -> None:
         if what == "list":
             session.state = ["no dict"]  # type: ignore[assignment]
@@ -281,8 +281,10 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
     async with app, app.worker():
         talk = assistant.session("s")
         for what, error in (("object", UsageError), ("list", UsageError), ("much", TooLarge)):
+            ticket = await talk.submit(what)
             with pytest.raises((error, JobFailed), match="the state of session 's'"):
-                await result(await talk.submit(what))
+                await result(ticket)
+            assert (await wait(ticket)).attempts == 1
         assert await talk.record() is None
 
 

@@ -65,6 +65,7 @@ async def test_a_durable_agent_pool_answers_like_one_in_memory(tmp_path: Path) -
     assert list(tmp_path.glob("*.db")) != []  # noqa: ASYNC240
 
 
+@pytest.mark.slow
 async def test_a_full_durable_agent_pool_refuses_or_blocks_its_submitters(
     tmp_path: Path,
 ) -> None:

@@ -177,7 +177,7 @@ async def test_a_job_that_has_run_cannot_be_replayed_as_a_new_one(tmp_path: Path
         connection = await app.core.connection()
         brief = await connection.thread.ask(lambda: call_record(connection.store, done.id))
         assert brief is not None
-        again = replace(pay.request(("x",), {}), call_record=brief)
+        again = replace(pay.request("x"), call_record=brief)
         await connection.thread.ask(lambda: connection.store.add([JobBatch((again,))]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [again.job.id])
@@ -264,7 +264,7 @@ async def test_a_call_signed_without_a_job_id_runs_only_if_the_ring_accepts_it(
             assert "KeyRing(…, accept_unbound=True)" in job.error.message
     assert runs == []
     lenient = KeyRing({"k2": NEW}, current="k2", accept_unbound=True)
-    order = pay.request(("c",), {})
+    order = pay.request("c")
     old = encode(("pay", ["what"], {"what": "c"}), ring=RING, bound=None)
     brief = write_call_record(
         replace(read_call_record(order.call_record, ""), payload=old, run=None)
@@ -310,5 +310,5 @@ async def test_a_turn_that_joins_another_has_its_own_signature(tmp_path: Path) -
 
 async def test_without_a_ring_a_call_names_no_run(tmp_path: Path) -> None:
     pay = shop_at(tmp_path, None).pay
-    order = pay.request(("a",), {})
+    order = pay.request("a")
     assert read_call_record(order.call_record, "job-1").run is None

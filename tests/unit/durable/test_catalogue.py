@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from poolhand import Retry
 from poolhand.agents.session import Session
 from poolhand.contract import Owner, Put
@@ -75,6 +77,7 @@ async def test_workers_of_one_version_share_a_document(runtime: SeededRuntime) -
         assert len(by_name(await known_tasks(store))["research"].workers) == 2
 
 
+@pytest.mark.slow
 @seeded
 @large
 async def test_a_published_catalogue_is_renewed_while_a_worker_runs(runtime: SeededRuntime) -> None:

@@ -307,7 +307,7 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
     task = app.task(name="beside")(context_tasks.beside)
     async with app, app.worker():
         request_id.set("r-1")
-        order = task.request((HERE,), {})
+        order = task.request(HERE)
         altered = msgspec.structs.replace(
             order, call_record=order.call_record.replace(b"r-1", b"r-2")
         )

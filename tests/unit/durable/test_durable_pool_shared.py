@@ -260,6 +260,7 @@ async def test_a_name_that_another_pool_has_in_the_store_is_not_taken_over(
     assert (await processes.store.pools())[0].spec == row.spec
 
 
+@pytest.mark.slow
 async def test_pools_of_one_name_are_separate_per_tenant(store_schema: str) -> None:
     policy = bounded(1, on_full="fail_submitter")
     options: dict[str, Any] = {"max_concurrent": 1, "backpressure": policy}

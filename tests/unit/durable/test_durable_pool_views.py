@@ -153,6 +153,7 @@ async def test_the_workers_of_this_process_are_shown(place: Place) -> None:
     assert {worker.state for worker in pool.health().workers.values()} == {"stopped"}
 
 
+@pytest.mark.slow
 async def test_a_worker_is_stale_after_the_configured_time(
     tmp_path: Path, blocked: Callable[[], Any]
 ) -> None:

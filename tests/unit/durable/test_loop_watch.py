@@ -42,6 +42,7 @@ def app(heard: list[Event]) -> App:
     return App("memory://", events=events)
 
 
+@pytest.mark.slow
 async def test_a_worker_with_rests_is_watched_from_its_first_job_until_it_is_idle_again(
     app: App, heard: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,7 @@ async def test_a_schedule_name_means_the_declared_schedule_not_a_replaced_one(
         assert await operator.resume_schedule(done.id, BY) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [True, False])
 @seeded
 @large

@@ -41,6 +41,7 @@ class Query(BaseModel):
         return f"Query({self.text})"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", [None, RING], ids=["plain", "signed"])
 @pytest.mark.parametrize("late", [False, True], ids=["before", "while it works"])
 async def test_code_of_arguments_never_runs_on_the_thread_of_the_store(

@@ -192,6 +192,7 @@ async def test_moments_missed_without_a_worker_run_by_the_missed_policy(
     assert hours == first
 
 
+@pytest.mark.slow
 @seeded
 async def test_too_many_missed_moments_are_reported(runtime: SeededRuntime) -> None:
     heard = Heard()
@@ -329,6 +330,7 @@ async def test_a_pool_that_blocks_its_submitters_does_not_block_the_schedules(
 async def _pass() -> None: ...
 
 
+@pytest.mark.slow
 @seeded
 async def test_a_clock_set_forward_and_back_loses_and_repeats_nothing(
     runtime: SeededRuntime,
@@ -447,6 +449,7 @@ async def test_a_scheduled_job_names_the_schedule_as_its_submitter(runtime: Seed
         assert found.job.status is Status.COMPLETED
 
 
+@pytest.mark.slow
 async def test_schedules_run_over_every_store(url: str) -> None:
     app = App(url)
     ran: list[datetime] = []

@@ -340,8 +340,8 @@ async def test_a_new_version_of_a_task_joins_the_job_of_its_key(tmp_path: Path) 
     assert found[0].id == found[1].id
 
 
-async def test_a_task_by_name_joins_what_its_own_process_submitted(url: str) -> None:
-    app, other = App(url), App(url)
+async def test_a_task_by_name_joins_what_its_own_process_submitted(shared_url: str) -> None:
+    app, other = App(shared_url), App(shared_url)
 
     @app.task(name="at")
     async def at(moment: datetime) -> None: ...

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from threading import Event
 
+import pytest
+
 from poolhand import App
 from poolhand.durable.worker.running_claim import (
     Unfinished,
@@ -50,6 +52,7 @@ def test_names_of_jobs_are_harmless() -> None:
     assert len(text) < 5_000
 
 
+@pytest.mark.slow
 async def test_a_worker_reports_which_jobs_it_interrupted_and_which_did_not_stop() -> None:
     app = App("memory://")
     app.pool("default", max_concurrent=10)

@@ -55,6 +55,7 @@ def check_blocked(lines: Lines, id: str, name: str, pool: str) -> None:
     assert "lines.logged.wait(20)" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heard", [False, True])
 async def test_a_job_that_blocks_the_loop_of_a_pool_is_logged(lines: Lines, heard: bool) -> None:
     async def careless() -> bool:
@@ -69,6 +70,7 @@ async def test_a_job_that_blocks_the_loop_of_a_pool_is_logged(lines: Lines, hear
     check_blocked(lines, ticket.id, ticket.snapshot().name, "reviews")
 
 
+@pytest.mark.slow
 async def test_a_job_that_blocks_the_loop_of_a_worker_is_logged(lines: Lines) -> None:
     app = App("memory://")
 
@@ -85,6 +87,7 @@ async def test_a_job_that_blocks_the_loop_of_a_worker_is_logged(lines: Lines) ->
 OVERRAN = "and its timeout of 0.05 s had no effect: the event loop was blocked meanwhile"
 
 
+@pytest.mark.slow
 async def test_a_timeout_that_a_blocked_loop_hides_is_logged(lines: Lines) -> None:
     async def careless() -> bool:
         return lines.logged.wait(20)
@@ -99,6 +102,7 @@ async def test_a_timeout_that_a_blocked_loop_hides_is_logged(lines: Lines) -> No
     assert 'make it a plain function (def), which runs in a thread, or use run_in="pro' in overran
 
 
+@pytest.mark.slow
 async def test_a_timeout_that_a_blocked_loop_hides_is_logged_in_a_worker(lines: Lines) -> None:
     app = App("memory://")
 
@@ -112,6 +116,7 @@ async def test_a_timeout_that_a_blocked_loop_hides_is_logged_in_a_worker(lines: 
     assert "of task 'careless' in pool 'default' ran for " in line
 
 
+@pytest.mark.slow
 async def test_code_that_is_no_job_is_logged_too(lines: Lines) -> None:
     def careless() -> bool:
         return lines.logged.wait(20)

@@ -120,6 +120,7 @@ def test_two_slots_never_run_more_than_two_of_ten_thousand_jobs(seed: int) -> No
     run_seeded(main, seed, max_steps=5_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", [bounded(5), bounded(5, "drop_oldest"), bounded(5, "drop_newest"), ring_buffer(5)],
     ids=str,
@@ -180,6 +181,7 @@ def test_the_sums_hold_inside_every_event(policy: Policy) -> None:
     run_seeded(main, 0)
 
 
+@pytest.mark.slow
 def test_every_job_is_submitted_started_and_ended_once_and_in_this_order() -> None:
     async def main(runtime: SeededRuntime) -> None:
         events = Events()

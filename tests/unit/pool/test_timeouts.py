@@ -178,6 +178,7 @@ async def test_a_hard_timeout_fails_the_job_and_raises_to_its_caller_in_time(
     assert [event.mark for event in heard.of(JobMarked)] == ["hard_timeout"]
 
 
+@pytest.mark.slow
 @seeded
 async def test_each_of_many_deadlines_is_kept(runtime: SeededRuntime) -> None:
     late: list[float] = []

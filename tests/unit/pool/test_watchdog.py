@@ -136,6 +136,7 @@ def test_a_job_that_blocks_the_loop_is_named_with_its_stack(new_loop: NewLoop, k
     assert ear.threads == {"poolhand-watchdog"}
 
 
+@pytest.mark.slow
 @on_every_loop
 def test_each_incident_is_reported_once(new_loop: NewLoop) -> None:
     ear, runtime = Ear(), Counting()
@@ -195,6 +196,7 @@ async def test_a_blocking_job_is_reported_to_the_subscribers_of_its_pool() -> No
     assert other.at(blocking) == []
 
 
+@pytest.mark.slow
 async def test_a_stuck_job_of_a_drained_pool_is_reported_to_the_other_pools() -> None:
     ear = Ear()
     again = asyncio.Event()
@@ -486,6 +488,7 @@ def test_a_watchdog_ends_with_the_last_pool_of_its_loop(new_loop: NewLoop) -> No
     run(new_loop, main)
 
 
+@pytest.mark.slow
 @on_every_loop
 @pytest.mark.parametrize("drained", [True, False])
 def test_nothing_is_left_of_it_when_its_loop_is_closed(new_loop: NewLoop, drained: bool) -> None:
@@ -549,6 +552,7 @@ async def test_a_subscriber_that_blocks_is_not_reported_as_the_job_of_its_event(
     assert [event.job for event in found] == [None]
 
 
+@pytest.mark.slow
 async def test_pools_with_different_runtimes_report_a_block_once_and_by_the_right_name() -> None:
     found: list[LoopBlocked] = []
     told = threading.Event()

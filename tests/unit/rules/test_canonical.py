@@ -66,6 +66,7 @@ def values() -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_same_value_is_the_same_in_every_process() -> None:
     code = "from tests.unit.rules.test_canonical import *; print(digest(values()).hex())"
     told = [

@@ -505,6 +505,7 @@ def test_opening_and_closing_end_though_the_lock_is_held(tmp_path: Path) -> None
     run_seeded(main, seed=3)
 
 
+@pytest.mark.slow
 def test_opening_waits_for_another_program_that_writes(tmp_path: Path) -> None:
     async def main(runtime: SeededRuntime) -> list[str]:
         async with opened(tmp_path / "a.db", runtime) as file:

@@ -281,6 +281,7 @@ def test_a_link_can_be_used_by_one_loop_after_the_other(database: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 async def test_closing_ends_running_calls_and_refuses_waiting_ones(
     database: str, outside: Outside
 ) -> None:

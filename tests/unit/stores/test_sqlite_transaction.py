@@ -283,6 +283,7 @@ async def test_begin_on_a_corrupt_file_raises(store: SqliteStore) -> None:
     await can_be_written(store)
 
 
+@pytest.mark.slow
 def test_another_program_that_writes_is_waited_for_without_blocking(path: Path) -> None:
     async def main(runtime: SeededRuntime) -> None:
         store = SqliteStore(path, runtime)

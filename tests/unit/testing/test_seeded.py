@@ -84,6 +84,7 @@ def test_the_same_seed_replays_the_same_interleaving() -> None:
         del noise
 
 
+@pytest.mark.slow
 def test_a_replay_does_not_depend_on_the_process_or_its_hash_seed() -> None:
     program = (
         "import importlib.util, sys\n"

@@ -52,6 +52,7 @@ def test_every_size_up_to_the_limit_expands(size: int) -> None:
         assert caught.value.limit == size - 1
 
 
+@pytest.mark.slow
 def test_a_bomb_is_stopped_at_the_limit() -> None:
     body = zlib.compress(bytes(200_000_000), 9)
     limits = Limits(payload=1024 * KIB)

@@ -91,13 +91,13 @@ class NamedTask(TaskSubmitter[..., Any]):
         """Return an agent for turns of one session."""
         return self.with_options(session=id, tenant=tenant, user=user)
 
-    def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
+    def request(self, *args: Any, **kwargs: Any) -> JobRequest:
         if self._kind == AGENT and self._changes.get("session") is None:
             raise UsageError(
                 f"{self.name} is an agent, whose turns belong to a session; use "
                 f"(await app.find_task({self.name!r})).session('s-1').submit(…)"
             )
-        return super().request(args, kwargs)
+        return super().request(*args, **kwargs)
 
     def _view(self, changes: dict[str, Any]) -> NamedTask:
         view = NamedTask(self._code, self._pool, self._client, changes)

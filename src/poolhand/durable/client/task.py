@@ -84,7 +84,8 @@ class TaskSubmitter(Generic[P, T]):
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Submit a call and return its ticket; from then on the job survives crashes."""
-        (ticket,) = await self._client.submitter.submit([self.request(args, kwargs)], self._how())
+        request = self.request(*args, **kwargs)
+        (ticket,) = await self._client.submitter.submit([request], self._how())
         found: Ticket[T] = ticket
         return found
 
@@ -146,7 +147,7 @@ class TaskSubmitter(Generic[P, T]):
         The ticket's `result()` and `cancel()` block as well.
         """
         self._check_no_loop()
-        ticket = self._client.submit_sync(self.request(args, kwargs), self._how())
+        ticket = self._client.submit_sync(self.request(*args, **kwargs), self._how())
         found: SyncTicket[T] = ticket
         return found
 
@@ -160,14 +161,14 @@ class TaskSubmitter(Generic[P, T]):
         """
         self._check_waits("submit_in")
         if isinstance(transaction, Transaction):
-            return await transaction.add(self.request(args, kwargs))
+            return await transaction.add(self.request(*args, **kwargs))
         if not isinstance(transaction, UserConnection):
             raise UsageError(
                 f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
                 "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`, or is "
                 "a connection of asyncpg with an open transaction"
             )
-        request, connection = self.request(args, kwargs), await self._client.connection()
+        request, connection = self.request(*args, **kwargs), await self._client.connection()
         made = await connection.thread.ask(lambda: connection.store.insertion([request]))
         await made.write(transaction)
         return request.job.id
@@ -234,7 +235,7 @@ class TaskSubmitter(Generic[P, T]):
         """Return the options of every submit, those of the pool included."""
         return self._terms().options
 
-    def request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
+    def request(self, *args: Any, **kwargs: Any) -> JobRequest:
         """Return the job request for a call, without submitting it."""
         code = self._code
         return self._client.requests.make(TaskCall(code.name, args, kwargs, code), self._terms())

@@ -43,6 +43,11 @@ def state_of(error: BaseException | None) -> str:
     return getattr(error, "sqlstate", None) or ""
 
 
+def is_denied(error: BaseException) -> bool:
+    """Return whether a store error says that the user lacks a right."""
+    return state_of(error.__cause__) == NO_RIGHT
+
+
 def is_passing(error: BaseException) -> bool:
     """Return whether a retry may well succeed: a concurrent transaction conflicted."""
     outdated = asyncpg.InvalidCachedStatementError | asyncpg.OutdatedSchemaCacheError
@@ -103,7 +108,10 @@ def as_store_error(error: Exception, where: str) -> StoreError | None:
     if state == READ_ONLY:
         return ReadOnly(f"{what}: this is a standby, or it was set read-only; name the primary")
     if state == NO_RIGHT:
-        return ReadOnly(f"{what}: give this user the right to use and make the tables of poolhand")
+        return ReadOnly(
+            f"{what}: this user lacks a right; `poolhand doctor` prints the GRANT statements, and "
+            "only the first start, or `poolhand migrate`, needs the right to create tables"
+        )
     if state[:2] in ("42", "3F"):
         # Tables, columns or types are not those that the statements were written for.
         return Corrupt(

@@ -123,14 +123,18 @@ SELECT current_setting('server_version') AS version, current_user::text AS role,
 """
 # The privileges a worker needs on every table. Sequences of identity columns need none.
 LACKING = """
-SELECT c.relname::text FROM pg_class c
-WHERE c.relnamespace = to_regnamespace($1) AND c.relname LIKE 'poolhand\\_%' AND CASE c.relkind
-    WHEN 'r' THEN c.relname <> 'poolhand_schema'
-        AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
-            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
-    WHEN 'S' THEN c.relname LIKE '%\\_numbers' AND NOT has_sequence_privilege(c.oid, 'USAGE')
-    END
-ORDER BY c.relname
+SELECT name FROM (
+    SELECT format('schema %s', nspname) AS name FROM pg_namespace
+    WHERE oid = to_regnamespace($1) AND NOT has_schema_privilege(oid, 'USAGE')
+    UNION ALL
+    SELECT c.relname FROM pg_class c
+    WHERE c.relnamespace = to_regnamespace($1) AND c.relname LIKE 'poolhand\\_%' AND CASE c.relkind
+        WHEN 'r' THEN NOT has_table_privilege(c.oid, 'SELECT') OR c.relname <> 'poolhand_schema'
+            AND NOT (has_table_privilege(c.oid, 'INSERT')
+                AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+        WHEN 'S' THEN c.relname LIKE '%\\_numbers' AND NOT has_sequence_privilege(c.oid, 'USAGE')
+        END
+) AS lacking ORDER BY name
 """
 TABLES = """
 SELECT relname::text AS name, n_live_tup AS live, n_dead_tup AS dead,
@@ -182,18 +186,20 @@ async def survey_of(address: Address, runtime: Runtime) -> ServerSurvey:
         began, here = runtime.monotonic(), runtime.wall()
         (server,) = await connection.fetch(SERVER)
         half_way = (runtime.monotonic() - began) / 2
-        lacking = await connection.fetch(LACKING, schema)
+        lacking = [name for (name,) in await connection.fetch(LACKING, schema)]
         tables = await connection.fetch(TABLES, schema)
         snapshots = await connection.fetch(SNAPSHOTS)
         writers = await connection.fetch(WRITERS)
-        taken = await applied(connection, Dialect(address.schema))
+        is_closed = "poolhand_schema" in lacking or any(" " in name for name in lacking)
+        taken = {} if is_closed else await applied(connection, Dialect(address.schema))
     facts: dict[str, Any] = dict(server)
     at, unsafe = facts.pop("at"), facts.pop("unsafe")
     return ServerSurvey(
         **facts,
         ahead=(at - here).total_seconds() - half_way,
         unsafe=tuple(unsafe),
-        lacking=tuple(name for (name,) in lacking),
+        schema=schema,
+        lacking=tuple(lacking),
         tables=tuple(TableSize(*row) for row in tables),
         snapshot=LockHolder(*snapshots[0]) if snapshots else None,
         writer=LockHolder(*writers[0]) if writers else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -457,17 +457,23 @@ class PostgresStore:
     ) -> list[LogEntry]:
         async with self._translated_errors():
             if stream == STREAM:
-                # If nothing can be written, the records already numbered can still be read.
-                with suppress(ReadOnly):
-                    await self._change(
-                        lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(),
-                        True,
-                    )
+                await self._number()
             return await self._read(
                 lambda tables: PostgresLog(tables, self._turns.locks).read(
                     stream, after, limit, kind
                 )
             )
+
+    async def _number(self) -> None:
+        """Number the new records of the audit log."""
+        try:
+            await self._change(
+                lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(), True
+            )
+        except ReadOnly as error:
+            # On a full disk or a standby, the records already numbered can still be read.
+            if faults.is_denied(error):
+                raise
 
     async def trim(self, stream: str, before: int) -> int:
         return await self._change(

@@ -200,6 +200,7 @@ async def test_a_call_completed_by_an_earlier_version_is_not_repeated(url: str) 
     assert (job.result, former.paid) == ("paid then", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", [None, ONE_KEY], ids=["unsigned", "rotated ring"])
 async def test_a_call_that_an_earlier_version_has_begun_is_unknown_until_it_is_settled(
     shared_url: str, ring: KeyRing | None
@@ -231,6 +232,7 @@ async def test_a_key_of_the_business_of_an_earlier_version_holds_for_its_tenant(
         assert await result(await other.submit("o-1")) == "paid here"
 
 
+@pytest.mark.slow
 async def test_a_receipt_of_an_earlier_version_expires_only_for_other_runs(shared_url: str) -> None:
     former = Former(shared_url, scope="global", key_fields=["order"], dedupe_ttl=0.01)
 
@@ -244,6 +246,7 @@ async def test_a_receipt_of_an_earlier_version_expires_only_for_other_runs(share
         assert await result(await later.submit("o-1")) == "paid here"
 
 
+@pytest.mark.slow
 async def test_a_set_argument_of_unknown_order_is_unknown_rather_than_called_twice(
     shared_url: str,
 ) -> None:
